@@ -1,0 +1,104 @@
+//! Sessions and where they live: the affinity contract's state.
+//!
+//! * [`table`]: the bindings, who holds them, and when they expire;
+//! * [`contract`]: what a hold may do at each step of its request, rule by rule;
+//! * [`version`]: the registers' clock.
+//!
+//! A [`Hold`] is one request's claim before its worker has begun to answer; commit turns it into a
+//! [`Lease`]. Neither can be copied, and both are consumed by what ends them.
+
+pub mod contract;
+pub mod table;
+pub mod version;
+
+use crate::ids::{SessionKey, Target};
+use crate::settings::Mode;
+use version::Version;
+
+pub use contract::{Check, Commit, Outcome, Resolved, Standing};
+pub use table::Table;
+
+/// One request's uncommitted claim on a session.
+#[must_use = "a hold that is dropped leaks its claim; release it"]
+#[derive(Debug)]
+pub struct Hold {
+    slot: usize,
+    key: SessionKey,
+    kind: HoldKind,
+    mode: Mode,
+    /// The session was bound when this request came, and that binding is gone.
+    had_binding: bool,
+    /// The binding's version that selection saw.
+    seen: Option<Version>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HoldKind {
+    /// Nothing is bound, nobody else has selected.
+    New,
+    /// Somebody else has selected, and is about to bind.
+    Joining(Target),
+    /// Bound; this hold already keeps the binding alive.
+    Bound { epoch: u64, target: Target },
+}
+
+/// What the hold asks of selection (R04, R06).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steer {
+    /// Every eligible candidate.
+    Free,
+    /// Only the bound target, while it is eligible.
+    Pin(Target),
+    /// The bound target, if the policy likes.
+    Prefer(Target),
+    /// Another's tentative target, while it can be used; otherwise anything.
+    Tentative(Target),
+}
+
+impl Hold {
+    /// The session.
+    #[must_use]
+    pub fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    /// How its request regards a binding.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What it asks of selection.
+    #[must_use]
+    pub fn steer(&self) -> Steer {
+        match (self.kind, self.mode) {
+            (HoldKind::New, _) => Steer::Free,
+            (HoldKind::Joining(t), _) => Steer::Tentative(t),
+            (HoldKind::Bound { target, .. }, Mode::Hard) => Steer::Pin(target),
+            (HoldKind::Bound { target, .. }, Mode::Soft) => Steer::Prefer(target),
+        }
+    }
+
+    /// Where the session was bound when this request resolved it.
+    #[must_use]
+    pub fn home(&self) -> Option<Target> {
+        match self.kind {
+            HoldKind::Bound { target, .. } => Some(target),
+            _ => None,
+        }
+    }
+
+    /// Whether the session lost its binding to this very request.
+    #[must_use]
+    pub(crate) fn had_binding(&self) -> bool {
+        self.had_binding
+    }
+}
+
+/// A committed claim: it lives exactly as long as the response stream.
+#[must_use = "a lease that is dropped is never released; end it"]
+#[derive(Debug)]
+pub struct Lease {
+    slot: usize,
+    epoch: u64,
+}

@@ -1,0 +1,402 @@
+//! [`SelectionCore`]: the partitions, and the calls that hosts make. No others exist.
+//!
+//! Each partition has two locks: its prefix index (many readers, few writers) and the rest. A call
+//! takes one at a time, for microseconds, and never waits inside. Order: registry, then a partition.
+
+use crate::affinity::Outcome;
+use crate::affinity::table::SessionView;
+use crate::ask::{
+    Abandon, Admission, Ask, Checked, Dispatch, Failure, Grant, Held, Live, Output, Step, Ticket,
+};
+use crate::explain::Preview;
+use crate::fleet::registry::FleetError;
+use crate::fleet::{
+    FleetChange, FleetEvent, Probe, Registry, Route, RouteError, State, WorkerInfo,
+};
+use crate::hash::Prompt;
+use crate::ids::{DpRank, PartitionId, Role, SessionKey, WorkerId};
+use crate::index::event::KvEvent;
+use crate::index::naive::Applied;
+use crate::index::{NaiveIndex, Overlaps};
+use crate::partition::{Partition, Stats, WorkerLoad};
+use crate::settings::CoreSettings;
+use crate::time::Time;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+
+#[derive(Debug)]
+struct Cell {
+    pool: Arc<str>,
+    index: RwLock<NaiveIndex>,
+    state: Mutex<Partition>,
+}
+
+/// The selection core. Shared by every host of a process; all methods take `&self`.
+#[derive(Debug)]
+pub struct SelectionCore {
+    settings: CoreSettings,
+    seed: u64,
+    registry: RwLock<Registry>,
+    cells: RwLock<Vec<Arc<Cell>>>,
+}
+
+/// One worker as the admin API shows it.
+#[derive(Clone, Debug)]
+pub struct WorkerView {
+    /// Who.
+    pub info: Arc<WorkerInfo>,
+    /// How it is.
+    pub state: State,
+    /// The names that it serves.
+    pub models: Vec<Arc<str>>,
+    /// Its part in its partition.
+    pub part: WorkerLoad,
+    /// Blocks of its cache that the index knows.
+    pub cached_blocks: usize,
+}
+
+/// One partition as metrics and the admin API show it.
+#[derive(Clone, Debug)]
+pub struct PartitionView {
+    /// Its pool's name: the base model.
+    pub pool: Arc<str>,
+    /// Its role.
+    pub role: Role,
+    /// What it counts.
+    pub stats: Stats,
+}
+
+impl SelectionCore {
+    /// A core without workers. Every random choice follows from `seed`.
+    #[must_use]
+    pub fn new(settings: CoreSettings, seed: u64) -> Self {
+        let registry = Registry::new(settings.health_failures, settings.health_successes);
+        Self { settings, seed, registry: RwLock::new(registry), cells: RwLock::new(Vec::new()) }
+    }
+
+    // === what the world says ===
+
+    /// The configuration promises this model name.
+    pub fn declare(&self, model: &str) {
+        self.registry.write().declare(model);
+    }
+
+    /// The fleet has changed.
+    ///
+    /// # Errors
+    /// [`FleetError`]; nothing has changed then.
+    pub fn handle_fleet(
+        &self,
+        _now: Time,
+        change: FleetChange,
+    ) -> Result<Vec<FleetEvent>, FleetError> {
+        let touched = match &change {
+            FleetChange::Serves(id, _) | FleetChange::Probed(id, _) => Some(*id),
+            _ => None,
+        };
+        let mut registry = self.registry.write();
+        let events = registry.apply(change)?;
+        for event in &events {
+            match event {
+                FleetEvent::Removed(id) | FleetEvent::Reborn { old: id, .. } => {
+                    self.remove_from(*id, None);
+                }
+                FleetEvent::Placed(id, p) => self.remove_from(*id, Some(*p)),
+                _ => {}
+            }
+            if let FleetEvent::Reborn { new, .. } | FleetEvent::State(new, _) = event {
+                self.update_row(&registry, *new);
+            }
+        }
+        if let Some(id) = touched {
+            self.update_row(&registry, id);
+        }
+        Ok(events)
+    }
+
+    fn remove_from(&self, worker: WorkerId, except: Option<PartitionId>) {
+        for (i, cell) in self.cells.read().iter().enumerate() {
+            if except.is_none_or(|p| p.0 as usize != i) {
+                cell.state.lock().remove_row(worker);
+                cell.index.write().forget(worker);
+            }
+        }
+    }
+
+    fn update_row(&self, registry: &Registry, worker: WorkerId) {
+        let Some((partition, row)) = registry.row(worker) else { return };
+        let mut cells = self.cells.write();
+        while cells.len() <= partition.0 as usize {
+            let id = PartitionId(u32::try_from(cells.len()).unwrap_or(u32::MAX));
+            let pool = registry.pool(id).cloned().unwrap_or_else(|| Arc::from(""));
+            let seed = self.seed ^ (u64::from(id.0) << 32);
+            let state = Partition::new(id, self.settings.clone(), seed, 0);
+            cells.push(Arc::new(Cell { pool, index: RwLock::default(), state: Mutex::new(state) }));
+        }
+        cells[partition.0 as usize].state.lock().set_row(row);
+    }
+
+    /// A worker's cache has changed. Events of a life that has ended, or of a worker that serves
+    /// nothing yet, are ignored.
+    pub fn handle_kv(
+        &self,
+        _now: Time,
+        worker: WorkerId,
+        rank: DpRank,
+        events: &[KvEvent],
+        mut applied: impl FnMut(&KvEvent, Applied),
+    ) {
+        let place = self.registry.read().row(worker).map(|(p, _)| p);
+        match place.and_then(|p| self.cell(p)) {
+            Some(cell) => {
+                let mut index = cell.index.write();
+                for event in events {
+                    applied(event, index.apply(worker, rank, event));
+                }
+            }
+            None => events.iter().for_each(|e| applied(e, Applied::Ignored)),
+        }
+    }
+
+    /// Does what is due in every partition.
+    pub fn handle_timeout(&self, now: Time) {
+        for cell in self.cells.read().iter() {
+            cell.state.lock().handle_timeout(now);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] has something to do next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.cells.read().iter().filter_map(|c| c.state.lock().poll_timeout()).min()
+    }
+
+    /// What to do next.
+    #[must_use]
+    pub fn poll_output(&self) -> Option<Output> {
+        self.cells.read().iter().find_map(|c| c.state.lock().poll_output())
+    }
+
+    // === the way of a request ===
+
+    /// Where requests for `model` go.
+    ///
+    /// # Errors
+    /// [`RouteError`].
+    pub fn route(&self, model: &str) -> Result<Route, RouteError> {
+        self.registry.read().route(model)
+    }
+
+    /// Tokens per block in a partition, once its engines have told.
+    #[must_use]
+    pub fn block_size(&self, partition: PartitionId) -> Option<u32> {
+        self.cell(partition)?.index.read().block_size()
+    }
+
+    /// Who holds how much of a prompt. On the caller's thread, beside the partition's lock.
+    #[must_use]
+    pub fn overlaps(&self, partition: PartitionId, prompt: &Prompt) -> Overlaps {
+        if prompt.chain.is_empty() {
+            return Overlaps::new();
+        }
+        self.cell(partition).map(|c| c.index.read().overlaps(prompt)).unwrap_or_default()
+    }
+
+    /// Resolves the session and selects a target, in one critical section.
+    pub fn admit(&self, now: Time, ask: Ask) -> Admission {
+        match self.cell(ask.partition) {
+            Some(cell) => cell.state.lock().admit(now, ask),
+            None => no_partition(),
+        }
+    }
+
+    /// A woken ticket tries its luck.
+    pub fn claim(&self, now: Time, ticket: Ticket) -> Admission {
+        match self.cell(ticket.partition) {
+            Some(cell) => cell.state.lock().claim(now, ticket),
+            None => no_partition(),
+        }
+    }
+
+    /// A waiting request leaves.
+    pub fn cancel(&self, now: Time, ticket: Ticket) {
+        if let Some(cell) = self.cell(ticket.partition) {
+            cell.state.lock().cancel(now, ticket);
+        }
+    }
+
+    /// A dispatch failed before the worker had begun to answer. A refused connection marks it Down.
+    /// Gives the admission, and what became of the fleet.
+    pub fn retry(
+        &self,
+        now: Time,
+        checked: Checked,
+        failure: Failure,
+    ) -> (Admission, Vec<FleetEvent>) {
+        let worker = checked.0.worker.id;
+        let events = match failure {
+            // An unknown worker has departed meanwhile, and needs no mark.
+            Failure::Refused => self
+                .handle_fleet(now, FleetChange::Probed(worker, Probe::Refused))
+                .unwrap_or_default(),
+            Failure::Unreachable | Failure::Broken => Vec::new(),
+        };
+        let admission = match self.cell(checked.0.ask.partition) {
+            Some(cell) => cell.state.lock().retry(now, checked, failure),
+            None => no_partition(),
+        };
+        (admission, events)
+    }
+
+    /// The last look before dispatch (R10).
+    pub fn check_dispatch(&self, now: Time, grant: Grant) -> Dispatch {
+        match self.cell(grant.ask.partition) {
+            Some(cell) => cell.state.lock().check_dispatch(now, grant),
+            None => Dispatch::Go(Checked(grant)),
+        }
+    }
+
+    /// The worker has begun to answer (R11).
+    ///
+    /// # Panics
+    /// Never: a grant comes from a partition, and partitions are never removed.
+    pub fn commit(&self, now: Time, checked: Checked) -> (Live, Outcome) {
+        let cell = self.cell(checked.0.ask.partition).expect("partitions are never removed");
+        cell.state.lock().commit(now, checked)
+    }
+
+    /// A grant comes to nothing (R12).
+    pub fn abandon(&self, now: Time, held: impl Into<Held>, why: Abandon) -> Outcome {
+        let held = held.into();
+        let (Held::Grant(grant) | Held::Checked(Checked(grant))) = &held;
+        match self.cell(grant.ask.partition) {
+            Some(cell) => cell.state.lock().abandon(now, held, why),
+            None => Outcome::None,
+        }
+    }
+
+    /// A running request has come further.
+    pub fn progress(&self, live: &Live, step: Step) {
+        if let Some(cell) = self.cell(live.partition) {
+            cell.state.lock().progress(live, step);
+        }
+    }
+
+    /// A stream has ended.
+    pub fn finish(&self, now: Time, live: Live) {
+        if let Some(cell) = self.cell(live.partition) {
+            cell.state.lock().finish(now, live);
+        }
+    }
+
+    /// The decision, without acting (R16).
+    #[must_use]
+    pub fn preview(&self, now: Time, ask: &Ask) -> Option<Preview> {
+        Some(self.cell(ask.partition)?.state.lock().preview(now, ask))
+    }
+
+    // === what people ask ===
+
+    /// Every worker.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerView> {
+        let registry = self.registry.read();
+        let view = |(info, state, place, models): (&Arc<WorkerInfo>, _, Option<PartitionId>, _)| {
+            let cell = place.and_then(|p| self.cell(p));
+            WorkerView {
+                info: info.clone(),
+                state,
+                models,
+                part: cell
+                    .as_ref()
+                    .map(|c| c.state.lock().worker_load(info.id))
+                    .unwrap_or_default(),
+                cached_blocks: cell.map_or(0, |c| c.index.read().blocks(info.id)),
+            }
+        };
+        registry.workers().map(view).collect()
+    }
+
+    /// Whether some worker is ready.
+    #[must_use]
+    pub fn any_ready(&self) -> bool {
+        self.registry.read().workers().any(|w| w.1 == State::Ready)
+    }
+
+    /// Who goes by this name now.
+    #[must_use]
+    pub fn worker_named(&self, name: &str) -> Option<WorkerId> {
+        self.registry.read().by_name(name)
+    }
+
+    /// The model names that a ready worker serves, each with its adapter's mark.
+    #[must_use]
+    pub fn served_models(&self) -> Vec<(Arc<str>, bool)> {
+        self.registry.read().served_names().map(|(n, a)| (n.clone(), a)).collect()
+    }
+
+    /// Every partition.
+    #[must_use]
+    pub fn partitions(&self) -> Vec<PartitionView> {
+        let view = |c: &Arc<Cell>| PartitionView {
+            pool: c.pool.clone(),
+            role: Role::Aggregated,
+            stats: c.state.lock().stats(),
+        };
+        self.cells.read().iter().map(view).collect()
+    }
+
+    /// Sessions, at most `limit` of them in all, each with its pool's name.
+    #[must_use]
+    pub fn sessions(&self, now: Time, limit: usize) -> Vec<(Arc<str>, SessionView)> {
+        let mut all = Vec::new();
+        for cell in self.cells.read().iter() {
+            let state = cell.state.lock();
+            if let Some(table) = state.table() {
+                let room = limit.saturating_sub(all.len());
+                all.extend(table.iter(now).take(room).map(|s| (cell.pool.clone(), s)));
+            }
+        }
+        all
+    }
+
+    /// One session.
+    #[must_use]
+    pub fn session(
+        &self,
+        now: Time,
+        partition: PartitionId,
+        key: SessionKey,
+    ) -> Option<SessionView> {
+        self.cell(partition)?.state.lock().table()?.get(now, key)
+    }
+
+    /// Removes a binding at once; running requests keep their streams. False if it wasn't bound.
+    pub fn unbind(&self, now: Time, partition: PartitionId, key: SessionKey) -> bool {
+        self.cell(partition)
+            .is_some_and(|c| c.state.lock().table_mut().is_some_and(|t| t.unbind(now, key)))
+    }
+
+    /// Invariants of every partition and index.
+    ///
+    /// # Panics
+    /// When one is violated.
+    pub fn check(&self) {
+        for cell in self.cells.read().iter() {
+            cell.state.lock().check();
+            cell.index.read().check();
+        }
+    }
+
+    fn cell(&self, id: PartitionId) -> Option<Arc<Cell>> {
+        self.cells.read().get(id.0 as usize).cloned()
+    }
+}
+
+/// A partition id that this core never gave out.
+fn no_partition() -> Admission {
+    Admission::Refused(crate::ask::Refusal {
+        cause: crate::ask::Cause::NoWorker,
+        outcome: Outcome::None,
+    })
+}

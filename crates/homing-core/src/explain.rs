@@ -1,0 +1,31 @@
+//! Why a request went where it went. A grant carries the short form; a preview gives the long one.
+
+use crate::affinity::Steer;
+use crate::ids::Target;
+use crate::select::Candidate;
+
+/// What the filter and the pin rule said, and what was picked: the part of a decision that is always kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Targets that could have served it.
+    pub eligible: u32,
+    /// Targets that the policy was asked about (one, when the session pins).
+    pub considered: u32,
+    /// Leading blocks of the prompt that the picked target holds.
+    pub overlap_blocks: u32,
+    /// The most that any eligible target holds.
+    pub best_overlap_blocks: u32,
+    /// Prompt tokens that the picked target is predicted to reuse.
+    pub cached_tokens: u32,
+}
+
+/// A decision that was not acted upon (R16).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preview {
+    /// Where the request would go; `None`: it would be refused.
+    pub target: Option<Target>,
+    /// What its session asks of selection.
+    pub steer: Option<Steer>,
+    /// Every eligible candidate with its cost, in the order of ids.
+    pub candidates: Vec<(Candidate, f64)>,
+}

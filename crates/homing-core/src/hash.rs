@@ -1,0 +1,149 @@
+//! From token ids to block identities. Three kinds of hash, three types, never mixed up.
+//!
+//! * [`LocalHash`]: one block's tokens alone. xxh3-64 over the ids as u32 LE, seeded by the space.
+//! * [`ChainHash`]: a block *and all that precedes it*; equal chains mean equal prefixes.
+//! * [`EngineHash`]: what an engine calls a block in its events; opaque.
+//!
+//! The formulas are the field's (`docs/kv-cache.md`), checked against golden vectors of the real package.
+
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Hash of one block's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalHash(pub u64);
+
+/// Hash of a whole prefix that ends with this block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChainHash(pub u64);
+
+/// An engine's own name for a block. Ints are kept as their 64 bits (signed ones wrapped); a digest
+/// in bytes by its last 8, big-endian, which is what vLLM itself does for its int form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EngineHash(pub u64);
+
+impl EngineHash {
+    /// From a digest in bytes; `None` if it is shorter than 8 bytes.
+    #[must_use]
+    pub fn from_digest(bytes: &[u8]) -> Option<Self> {
+        let tail: [u8; 8] = bytes.get(bytes.len().checked_sub(8)?..)?.try_into().ok()?;
+        Some(Self(u64::from_be_bytes(tail)))
+    }
+}
+
+const SEED: u64 = 1337;
+
+/// The identity that blocks have besides their tokens: adapter and cache namespace (salt).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HashSpace(u64);
+
+impl Default for HashSpace {
+    fn default() -> Self {
+        Self(SEED)
+    }
+}
+
+impl HashSpace {
+    /// The space of `adapter` and `salt`; "" counts as absent.
+    #[must_use]
+    pub fn new(adapter: &str, salt: &str) -> Self {
+        let part = |text: &str, seed| {
+            if text.is_empty() { 0 } else { xxh3_64_with_seed(text.as_bytes(), seed) }
+        };
+        Self(SEED.wrapping_add(part(adapter, 0)).wrapping_add(part(salt, 1)))
+    }
+
+    /// The hash of one block's tokens.
+    #[must_use]
+    pub fn local(self, tokens: &[u32]) -> LocalHash {
+        // Blocks are short (16..256 tokens): the bytes fit a stack buffer, and longer ones are rare.
+        let mut stack = [0u8; 1024];
+        let n = tokens.len() * 4;
+        if let Some(bytes) = stack.get_mut(..n) {
+            for (chunk, t) in bytes.chunks_exact_mut(4).zip(tokens) {
+                chunk.copy_from_slice(&t.to_le_bytes());
+            }
+            return LocalHash(xxh3_64_with_seed(bytes, self.0));
+        }
+        let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+        LocalHash(xxh3_64_with_seed(&bytes, self.0))
+    }
+
+    /// The hashes of every *full* block of `tokens`, in order.
+    pub fn locals(
+        self,
+        tokens: &[u32],
+        block_size: u32,
+    ) -> impl Iterator<Item = LocalHash> + use<'_> {
+        tokens.chunks_exact(block_size.max(1) as usize).map(move |block| self.local(block))
+    }
+}
+
+impl ChainHash {
+    /// The chain of a first block.
+    #[must_use]
+    pub const fn root(local: LocalHash) -> Self {
+        Self(local.0)
+    }
+
+    /// The chain of the block `local` that follows `self`.
+    #[must_use]
+    pub fn then(self, local: LocalHash) -> Self {
+        let mut bytes = [0u8; 16];
+        bytes[..8].copy_from_slice(&self.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&local.0.to_le_bytes());
+        Self(xxh3_64_with_seed(&bytes, SEED))
+    }
+
+    /// `parent`'s successor, or a first block where there is no parent.
+    #[must_use]
+    pub fn after(parent: Option<Self>, local: LocalHash) -> Self {
+        parent.map_or(Self::root(local), |p| p.then(local))
+    }
+}
+
+/// A prompt as the core sees it: how long it is, and the chain of its full blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// Length in tokens. An estimate where the prompt was not tokenized; then `chain` is empty.
+    pub tokens: u32,
+    /// Tokens per block of `chain`; 0 where it is unknown.
+    pub block_size: u32,
+    /// One hash per full block, first to last.
+    pub chain: Arc<[ChainHash]>,
+}
+
+impl Prompt {
+    /// Hashes `tokens` in blocks of `block_size` (0: no blocks).
+    #[must_use]
+    pub fn from_tokens(tokens: &[u32], block_size: u32, space: HashSpace) -> Self {
+        let mut chain = Vec::with_capacity(tokens.len() / block_size.max(1) as usize);
+        if block_size > 0 {
+            for local in space.locals(tokens, block_size) {
+                chain.push(ChainHash::after(chain.last().copied(), local));
+            }
+        }
+        Self {
+            tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
+            block_size,
+            chain: chain.into(),
+        }
+    }
+
+    /// A prompt of about this many tokens that nobody could tokenize.
+    #[must_use]
+    pub fn of_length(tokens: u32) -> Self {
+        Self { tokens, ..Self::default() }
+    }
+
+    /// How many of its blocks an engine can reuse at most. The last token is always computed anew, so
+    /// a fully cached prompt still loses the block that holds it: floor((n - 1) / block).
+    #[must_use]
+    pub fn reusable_blocks(&self) -> u32 {
+        self.tokens.saturating_sub(1).checked_div(self.block_size).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+#[path = "hash_tests.rs"]
+mod tests;

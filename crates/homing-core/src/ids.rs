@@ -1,0 +1,184 @@
+//! Names of things, one type each, so that no two can be mixed up.
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::fmt;
+use std::hash::Hasher as _;
+
+/// One *incarnation* of a worker: interned, never reused within a process.
+///
+/// A worker that restarts, or is registered anew at the same address, gets another id. So whatever
+/// still names the old one (a binding, a booking, a block in the index) has departed by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u32);
+
+/// A data-parallel rank of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DpRank(pub u16);
+
+/// Where a request runs: a worker and, where known, one of its ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Target {
+    /// The worker's incarnation.
+    pub worker: WorkerId,
+    /// `None` admits any rank of the worker.
+    pub rank: Option<DpRank>,
+}
+
+impl Target {
+    /// Whether something bound to `self` is at home on `other`: the same worker, and the same rank
+    /// where both name one.
+    #[must_use]
+    pub fn admits(self, other: Self) -> bool {
+        self.worker == other.worker
+            && match (self.rank, other.rank) {
+                (Some(a), Some(b)) => a == b,
+                _ => true,
+            }
+    }
+}
+
+/// A partition of the core, interned: one (pool, role).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionId(pub u32);
+
+/// A name under which a pool serves: its base model, an alias or an adapter; interned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameId(pub u32);
+
+/// What the workers of a partition do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Prefill and decode in one engine.
+    #[default]
+    Aggregated,
+    /// Prefill only (refused by the settings until step 5's two-leg dispatch is built).
+    Prefill,
+    /// Decode only (likewise).
+    Decode,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Aggregated => "aggregated",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        })
+    }
+}
+
+/// What names a session inside a partition: 128 keyed bits of (tenant, adapter, id).
+///
+/// No string is kept, nobody without the secret can aim at another tenant's key, and equal ids of
+/// two tenants, or of two adapters, are different sessions (R01, F07).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub u128);
+
+impl fmt::Debug for SessionKey {
+    /// Only a stub of the key: enough to tell two apart in a test's output.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionKey({:08x}..)", self.0 >> 96)
+    }
+}
+
+/// A short keyed digest of a session, the only form in which logs and the admin API show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionDigest(pub u64);
+
+impl fmt::Display for SessionDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The secret that keys session keys (first half) and their digests (second half).
+#[derive(Clone)]
+pub struct KeySecret {
+    keys: SipHasher13,
+    digests: SipHasher13,
+}
+
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySecret(..)")
+    }
+}
+
+impl KeySecret {
+    /// From 32 secret bytes.
+    #[must_use]
+    pub fn new(secret: &[u8; 32]) -> Self {
+        let (a, b) = secret.split_at(16);
+        let half = |h: &[u8]| {
+            let mut key = [0u8; 16];
+            key.copy_from_slice(h);
+            SipHasher13::new_with_key(&key)
+        };
+        Self { keys: half(a), digests: half(b) }
+    }
+
+    /// The key of session `id` of `tenant` under `adapter` (both "" where there is none).
+    #[must_use]
+    pub fn session(&self, tenant: &str, adapter: &str, id: &[u8]) -> SessionKey {
+        let mut h = self.keys;
+        // Lengths before contents: no two different triples feed the same bytes.
+        h.write(b"session/1");
+        for part in [tenant.as_bytes(), adapter.as_bytes(), id] {
+            h.write(&(part.len() as u64).to_le_bytes());
+            h.write(part);
+        }
+        SessionKey(h.finish128().as_u128())
+    }
+
+    /// What logs may show of a session.
+    #[must_use]
+    pub fn digest(&self, key: SessionKey) -> SessionDigest {
+        let mut h = self.digests;
+        h.write(&key.0.to_le_bytes());
+        SessionDigest(h.finish128().h1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r01_tenant_adapter_and_id_are_all_part_of_the_key() {
+        let secret = KeySecret::new(&[7; 32]);
+        let all = [
+            secret.session("", "", b"ab"),
+            secret.session("a", "", b"b"),
+            secret.session("", "a", b"b"),
+            secret.session("ab", "", b""),
+            secret.session("", "", b"ab "),
+            KeySecret::new(&[8; 32]).session("", "", b"ab"),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            for b in &all[i + 1..] {
+                assert_ne!(a, b);
+            }
+        }
+        assert_eq!(all[0], secret.session("", "", b"ab"));
+    }
+
+    #[test]
+    fn a_digest_is_not_the_key_and_depends_on_the_other_half_of_the_secret() {
+        let mut other = [7; 32];
+        other[31] = 8;
+        let (a, b) = (KeySecret::new(&[7; 32]), KeySecret::new(&other));
+        let key = a.session("", "", b"x");
+        assert_eq!(key, b.session("", "", b"x"));
+        assert_ne!(a.digest(key), b.digest(key));
+        assert_ne!(u128::from(a.digest(key).0), key.0 & u128::from(u64::MAX));
+    }
+
+    #[test]
+    fn r06_a_binding_without_a_rank_admits_any_rank_of_its_worker() {
+        let t = |w, r: Option<u16>| Target { worker: WorkerId(w), rank: r.map(DpRank) };
+        assert!(t(1, None).admits(t(1, Some(3))));
+        assert!(t(1, Some(3)).admits(t(1, Some(3))));
+        assert!(!t(1, Some(3)).admits(t(1, Some(2))));
+        assert!(!t(1, None).admits(t(2, None)));
+    }
+}

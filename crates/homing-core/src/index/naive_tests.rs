@@ -1,0 +1,226 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const W: WorkerId = WorkerId(1);
+const R: DpRank = DpRank(0);
+
+fn stored(parent: Option<u64>, blocks: &[(u64, [u32; 2])]) -> KvEvent {
+    KvEvent::Stored(BlockStored {
+        block_hashes: blocks.iter().map(|(h, _)| EngineHash(*h)).collect(),
+        parent: parent.map(EngineHash),
+        token_ids: blocks.iter().flat_map(|(_, t)| *t).collect(),
+        block_size: 2,
+        full_attention: true,
+        ..Default::default()
+    })
+}
+
+fn removed(hashes: &[u64]) -> KvEvent {
+    KvEvent::Removed(BlockRemoved {
+        block_hashes: hashes.iter().map(|h| EngineHash(*h)).collect(),
+        ..Default::default()
+    })
+}
+
+fn matched(index: &NaiveIndex, tokens: &[u32]) -> u32 {
+    let found = index.overlaps(&Prompt::from_tokens(tokens, 2, HashSpace::default()));
+    found.iter().map(|o| o.blocks).max().unwrap_or(0)
+}
+
+#[test]
+fn a_prefix_matches_as_far_as_it_is_stored_and_never_its_last_token() {
+    let mut index = NaiveIndex::default();
+    assert_eq!(index.apply(W, R, &stored(None, &[(1, [10, 11]), (2, [12, 13])])), Applied::Yes);
+    index.check();
+    assert_eq!(index.block_size(), Some(2));
+    assert_eq!(matched(&index, &[10, 11, 12, 13, 14]), 2);
+    assert_eq!(matched(&index, &[10, 11, 12, 13]), 1);
+    assert_eq!(matched(&index, &[10, 11, 99, 13, 14]), 1);
+    assert_eq!(matched(&index, &[9, 11, 12, 13, 14]), 0);
+    index.forget(W);
+    assert_eq!((index.blocks(W), index.block_size()), (0, None));
+}
+
+#[test]
+fn an_orphan_gets_its_place_when_its_parent_appears() {
+    let mut index = NaiveIndex::default();
+    index.apply(W, R, &stored(Some(2), &[(3, [3, 3]), (4, [4, 4])]));
+    index.check();
+    assert_eq!(matched(&index, &[3, 3, 4, 4, 0]), 0, "no position is invented");
+    index.apply(W, R, &stored(Some(1), &[(2, [2, 2])]));
+    index.apply(W, R, &stored(None, &[(1, [1, 1])]));
+    index.check();
+    assert_eq!(matched(&index, &[1, 1, 2, 2, 3, 3, 4, 4, 0]), 4);
+    index.apply(W, R, &removed(&[2]));
+    assert_eq!(matched(&index, &[1, 1, 2, 2, 3, 3, 4, 4, 0]), 1, "a hole ends the match");
+    index.apply(W, R, &stored(Some(1), &[(2, [2, 2])]));
+    assert_eq!(matched(&index, &[1, 1, 2, 2, 3, 3, 4, 4, 0]), 4, "and is mended");
+}
+
+#[test]
+fn copies_are_counted() {
+    let mut index = NaiveIndex::default();
+    index.apply(W, R, &stored(None, &[(1, [1, 1])]));
+    index.apply(W, R, &stored(None, &[(1, [1, 1])]));
+    index.apply(W, R, &removed(&[1]));
+    assert_eq!(matched(&index, &[1, 1, 0]), 1);
+    index.apply(W, R, &removed(&[1]));
+    assert_eq!(matched(&index, &[1, 1, 0]), 0);
+    index.apply(W, R, &removed(&[1]));
+    index.check();
+}
+
+#[test]
+fn f23_cleared_means_cleared_and_only_this_rank() {
+    let mut index = NaiveIndex::default();
+    index.apply(W, R, &stored(None, &[(1, [1, 1])]));
+    index.apply(W, DpRank(1), &stored(None, &[(1, [1, 1])]));
+    index.apply(W, R, &KvEvent::Cleared);
+    let found = index.overlaps(&Prompt::from_tokens(&[1, 1, 0], 2, HashSpace::default()));
+    assert_eq!(found.as_slice(), [Overlap { worker: W, rank: DpRank(1), blocks: 1 }]);
+}
+
+#[test]
+fn f27_another_block_size_is_refused() {
+    let mut index = NaiveIndex::default();
+    index.apply(W, R, &stored(None, &[(1, [1, 1])]));
+    let other = KvEvent::Stored(BlockStored {
+        block_hashes: vec![EngineHash(9)],
+        token_ids: vec![1; 16],
+        block_size: 16,
+        full_attention: true,
+        ..Default::default()
+    });
+    let refused = index.apply(WorkerId(2), R, &other);
+    assert_eq!(refused, Applied::BlockSizeMismatch { known: 2, got: 16 });
+    assert_eq!(index.blocks(WorkerId(2)), 0);
+}
+
+#[test]
+fn f29_groups_without_full_attention_and_foreign_media_are_left_out() {
+    let mut index = NaiveIndex::default();
+    let KvEvent::Stored(full) = stored(None, &[(1, [1, 1])]) else { unreachable!() };
+    let sliding = BlockStored {
+        full_attention: false,
+        group: Some(0),
+        token_ids: vec![1; 8],
+        ..full.clone()
+    };
+    assert_eq!(index.apply(W, R, &KvEvent::Stored(sliding)), Applied::Ignored);
+    let main = BlockStored { group: Some(1), ..full.clone() };
+    index.apply(W, R, &KvEvent::Stored(main));
+    let other =
+        BlockRemoved { block_hashes: vec![EngineHash(1)], group: Some(0), ..Default::default() };
+    assert_eq!(index.apply(W, R, &KvEvent::Removed(other)), Applied::Ignored);
+    assert_eq!(matched(&index, &[1, 1, 0]), 1, "removal in group 0 doesn't touch group 1");
+    for medium in [Medium::Host, Medium::Disk, Medium::Shared, Medium::Unknown] {
+        let e = BlockStored { medium, block_hashes: vec![EngineHash(7)], ..full.clone() };
+        assert_eq!(index.apply(W, R, &KvEvent::Stored(e)), Applied::Ignored);
+    }
+    let short = BlockStored { token_ids: vec![1], ..full };
+    assert_eq!(index.apply(W, R, &KvEvent::Stored(short)), Applied::CountMismatch);
+}
+
+/// The model: per target a multiset of sequences (token vectors); an engine hash *is* its sequence.
+#[derive(Default)]
+struct Model(BTreeMap<(WorkerId, DpRank), BTreeMap<Vec<u32>, u32>>);
+
+impl Model {
+    fn matched(&self, who: (WorkerId, DpRank), tokens: &[u32]) -> u32 {
+        let Some(held) = self.0.get(&who) else { return 0 };
+        let most = tokens.len().saturating_sub(1) / 2;
+        (1..=most).take_while(|n| held.contains_key(&tokens[..n * 2])).count() as u32
+    }
+}
+
+/// An engine hash that determines the whole sequence, as real ones do.
+fn name(seq: &[u32]) -> u64 {
+    seq.iter().fold(17, |h, t| {
+        let mixed = (h ^ u64::from(*t)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        mixed ^ (mixed >> 29)
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Store blocks `from..` of a sequence.
+    Store(u8, Vec<u8>, usize),
+    /// Remove its last block.
+    Remove(u8, Vec<u8>),
+    Clear(u8),
+    Forget(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let seq = || prop::collection::vec(0u8..2, 1..6);
+    prop_oneof![
+        6 => (0u8..3, seq(), 0usize..3).prop_map(|(w, s, f)| Step::Store(w, s, f)),
+        5 => (0u8..3, seq()).prop_map(|(w, s)| Step::Remove(w, s)),
+        1 => (0u8..3).prop_map(Step::Clear),
+        1 => (0u8..3).prop_map(Step::Forget),
+    ]
+}
+
+fn tokens(seq: &[u8]) -> Vec<u32> {
+    seq.iter().flat_map(|b| [u32::from(*b), 7]).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn the_index_equals_a_multiset_of_sequences(steps in prop::collection::vec(step(), 1..60)) {
+        let (mut index, mut model) = (NaiveIndex::default(), Model::default());
+        let who = |w: u8| (WorkerId(u32::from(w / 2)), DpRank(u16::from(w % 2)));
+        for s in steps {
+            match s {
+                Step::Store(w, seq, from) => {
+                    let t = tokens(&seq);
+                    let from = from.min(seq.len() - 1);
+                    let blocks: Vec<_> =
+                        (from..seq.len()).map(|i| (name(&t[..i * 2 + 2]), [t[i * 2], t[i * 2 + 1]])).collect();
+                    let parent = (from > 0).then(|| name(&t[..from * 2]));
+                    index.apply(who(w).0, who(w).1, &stored(parent, &blocks));
+                    for i in from..seq.len() {
+                        *model.0.entry(who(w)).or_default().entry(t[..i * 2 + 2].to_vec()).or_default() += 1;
+                    }
+                }
+                Step::Remove(w, seq) => {
+                    let t = tokens(&seq);
+                    index.apply(who(w).0, who(w).1, &removed(&[name(&t)]));
+                    if let Some(held) = model.0.get_mut(&who(w))
+                        && let Some(n) = held.get_mut(&t)
+                    {
+                        *n -= 1;
+                        if *n == 0 {
+                            held.remove(&t);
+                        }
+                    }
+                }
+                Step::Clear(w) => {
+                    index.apply(who(w).0, who(w).1, &KvEvent::Cleared);
+                    model.0.remove(&who(w));
+                }
+                Step::Forget(w) => {
+                    index.forget(who(w).0);
+                    model.0.retain(|k, _| k.0 != who(w).0);
+                }
+            }
+            index.check();
+            for depth in 1..6usize {
+                for bits in 0..(1u32 << depth) {
+                    let seq: Vec<u8> = (0..depth).map(|i| (bits >> i & 1) as u8).collect();
+                    let mut probe = tokens(&seq);
+                    probe.push(99);
+                    let found = index.overlaps(&Prompt::from_tokens(&probe, 2, HashSpace::default()));
+                    for w in 0..3u8 {
+                        let (worker, rank) = who(w);
+                        let got = found.iter().find(|o| o.worker == worker && o.rank == rank);
+                        let want = if index.block_size().is_some() { model.matched(who(w), &probe) } else { 0 };
+                        prop_assert_eq!(got.map_or(0, |o| o.blocks), want);
+                    }
+                }
+            }
+        }
+    }
+}
