@@ -1,0 +1,93 @@
+//! Headers, both ways: hop-by-hop ones end here (RFC 9110, 7.6.1), steering ones are ours, everything
+//! else passes, repeated ones too.
+
+use super::Gateway;
+use super::record::Record;
+use bytes::Bytes;
+use homing_core::affinity::Outcome;
+use homing_core::fleet::WorkerInfo;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Request, Uri};
+use http_body_util::Full;
+
+/// `expect` is met by our own server, `host` is made anew for the worker.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// Removes what is between two neighbours only: the known ones, and those that `Connection` names.
+fn strip_hops(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .filter_map(|n| HeaderName::from_bytes(n.trim().as_bytes()).ok())
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+/// The headers that a worker gets: made once a request, used for every attempt.
+pub(super) fn request_headers(parts: &Parts, record: &Record) -> HeaderMap {
+    let mut headers = parts.headers.clone();
+    strip_hops(&mut headers);
+    let ours: Vec<HeaderName> =
+        headers.keys().filter(|n| n.as_str().starts_with("x-homing-")).cloned().collect();
+    for name in ours.iter().chain(&[header::HOST, header::EXPECT]) {
+        headers.remove(name);
+    }
+    headers
+        .entry(HeaderName::from_static("x-request-id"))
+        .or_insert_with(|| record.request_id.clone());
+    headers
+}
+
+/// The request as one worker gets it; `None` if its URL and the path make no URI.
+pub(super) fn request(
+    parts: &Parts,
+    headers: &HeaderMap,
+    worker: &WorkerInfo,
+    body: &Bytes,
+) -> Option<Request<Full<Bytes>>> {
+    let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
+    let base = &worker.spec.url;
+    let mut uri = String::with_capacity(base.len() + path.len());
+    uri.push_str(base);
+    uri.push_str(path);
+    let mut request = Request::new(Full::new(body.clone()));
+    *request.method_mut() = parts.method.clone();
+    *request.uri_mut() = Uri::try_from(uri).ok()?;
+    *request.headers_mut() = headers.clone();
+    Some(request)
+}
+
+/// Turns a worker's headers into a client's.
+pub(super) fn response_headers(
+    headers: &mut HeaderMap,
+    gateway: &Gateway,
+    record: &Record,
+    outcome: Outcome,
+) {
+    strip_hops(headers);
+    let mut set = |name, value| headers.insert(HeaderName::from_static(name), value);
+    set("x-request-id", record.request_id.clone());
+    set("x-homing-affinity", HeaderValue::from_static(outcome.word()));
+    set("x-homing-instance", gateway.instance.clone());
+    if let Some(Ok(worker)) = record.worker.as_deref().map(HeaderValue::from_str) {
+        set("x-homing-worker", worker);
+    }
+    if let Some(cached) = record.cached_tokens {
+        set("x-homing-cached-tokens", HeaderValue::from(cached));
+    }
+}

@@ -1,0 +1,134 @@
+//! From a request's body to the chain of its blocks, where that is possible and worth it.
+
+use super::Gateway;
+use super::service::Endpoint;
+use bytes::Bytes;
+use homing_core::fleet::Route;
+use homing_core::hash::{HashSpace, Prompt};
+use homing_core::time::Time;
+use homing_prompt::{ChatBody, ModelPrompt, PromptError, Specials};
+use homing_runtime::settings::{IndexSource, Model};
+use homing_wire::request::{CommonView, CompletionView};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Text up to this long is tokenized on the I/O thread (some 1 ms); more goes to the pool.
+const INLINE: usize = 4 << 10;
+/// Bytes of a body per token, where nobody has counted: only a measure of load.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// A prompt, and whether its tokens are known.
+pub(super) struct Known {
+    pub(super) prompt: Prompt,
+    pub(super) exact: bool,
+}
+
+/// The prompt of a request. Never an error: what can't be tokenized here is routed without, and the
+/// worker judges it (F18).
+pub(super) async fn of(
+    gateway: &Gateway,
+    endpoint: Endpoint,
+    route: &Route,
+    common: &CommonView<'_>,
+    body: &Bytes,
+) -> Known {
+    let guess = || {
+        let tokens = u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
+        Known { prompt: Prompt::of_length(tokens), exact: false }
+    };
+    if gateway.settings.index.source == IndexSource::Off {
+        return guess();
+    }
+    let Some((tokenizer, model)) = gateway.prompts.get(&*common.model) else { return guess() };
+    // Before the first event nothing is known to be cached, and no block size either.
+    let Some(block_size) = gateway.shell.core().block_size(route.partition) else { return guess() };
+    let space = HashSpace::new(&route.adapter, &common.cache_salt);
+    let now = gateway.shell.now();
+    let tokenized = if body.len() <= INLINE {
+        Some(tokenize(tokenizer, model, endpoint, body, space, block_size, now))
+    } else {
+        let (tokenizer, model, body) = (Arc::clone(tokenizer), model.clone(), body.clone());
+        let job =
+            move || tokenize(&tokenizer, &model, endpoint, &body, space, block_size, now);
+        gateway.pool.run(job).await.ok()
+    };
+    match tokenized {
+        Some(Ok(prompt)) => Known { prompt, exact: true },
+        Some(Err(error)) => {
+            gateway.shell.metrics().untokenized.inc();
+            // Only the kind: the error's text may quote the prompt.
+            tracing::debug!(why = kind(&error), "a prompt is routed without exact tokens");
+            guess()
+        }
+        None => {
+            gateway.shell.metrics().untokenized.inc();
+            guess()
+        }
+    }
+}
+
+fn tokenize(
+    tokenizer: &ModelPrompt,
+    model: &Model,
+    endpoint: Endpoint,
+    body: &[u8],
+    space: HashSpace,
+    block_size: u32,
+    now: Time,
+) -> Result<Prompt, PromptError> {
+    match endpoint {
+        Endpoint::Chat => {
+            let chat = ChatBody::parse(body)?;
+            let mut input = chat.input(Some(now))?;
+            // The engine's own defaults first; what the request says wins.
+            let kwargs = Value::Object(merged(model, input.chat_template_kwargs));
+            if !model.chat_template_kwargs.is_empty() {
+                input.chat_template_kwargs = Some(&kwargs);
+            }
+            Ok(Prompt::from_tokens(&tokenizer.encode_chat(&input)?, block_size, space))
+        }
+        Endpoint::Completions => {
+            let malformed = |e: String| PromptError::Malformed(e);
+            let view = CompletionView::parse(body, &Default::default())
+                .map_err(|e| malformed(e.to_string()))?;
+            let Some(raw) = view.prompt else {
+                return Err(PromptError::Unsupported("prompt embeddings"));
+            };
+            let value: Value =
+                serde_json::from_str(raw.get()).map_err(|e| malformed(e.to_string()))?;
+            let specials = match view.add_special_tokens {
+                Some(false) => Specials::Omit,
+                _ => Specials::Add,
+            };
+            let prompts = tokenizer.encode_completion(&value, specials)?;
+            // Several prompts are as many generations on one worker: the first one's prefix decides,
+            // the load is all of them.
+            let total: usize = prompts.iter().map(Vec::len).sum();
+            let first = prompts.first().map(Vec::as_slice).unwrap_or_default();
+            let mut prompt = Prompt::from_tokens(first, block_size, space);
+            prompt.tokens = u32::try_from(total).unwrap_or(u32::MAX);
+            Ok(prompt)
+        }
+    }
+}
+
+fn kind(error: &PromptError) -> &'static str {
+    match error {
+        PromptError::Malformed(_) => "malformed request",
+        PromptError::Unsupported(what) => what,
+        PromptError::NoTemplate => "the model has no chat template",
+        PromptError::Refused(_) => "the template refuses the conversation",
+        PromptError::Template(_) => "the template failed",
+        PromptError::OutOfFuel { .. } => "the template takes too many steps",
+        PromptError::TooLong { .. } => "the text is too long",
+        PromptError::Tokenizer(_) => "the tokenizer failed",
+    }
+}
+
+fn merged(model: &Model, request: Option<&Value>) -> serde_json::Map<String, Value> {
+    let mut all = model.chat_template_kwargs.clone();
+    if let Some(Value::Object(own)) = request {
+        all.extend(own.clone());
+    }
+    all
+}

@@ -1,0 +1,272 @@
+//! The way of a request: read it, find its session and its prompt, admit it, look once more, dispatch,
+//! wait until the worker has begun to answer, commit, relay. There is no session logic here: every
+//! decision is the core's.
+
+use super::record::Record;
+use super::relay::{self, Begun, Limits, Relay};
+use super::reply::{self, Error, ReplyBody};
+use super::service::Endpoint;
+use super::{Gateway, forward, prompt, session};
+use bytes::{Bytes, BytesMut};
+use homing_core::ask::{Ask, Failure};
+use homing_runtime::guard::{Checked, Granted};
+use homing_runtime::upstream::Upstream;
+use homing_wire::request::{ChatView, CommonView, CompletionView, RequestError};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use http::request::Parts;
+use http::{Request, Response};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::time::{Instant, timeout_at};
+
+/// A body's room is made at once up to this size; a longer one grows as it comes, so that a client
+/// can't reserve memory by a header alone.
+const ROOM_AT_FIRST: usize = 256 << 10;
+
+/// Answers a generating request.
+pub(super) async fn handle(
+    gateway: &Gateway,
+    upstream: &Upstream,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+) -> Response<ReplyBody> {
+    let mut record = Record::start(gateway, request.headers(), endpoint.label());
+    let until = Instant::now() + gateway.settings.gateway.request_timeout;
+    match timeout_at(until, answer(gateway, upstream, endpoint, request, &mut record, until)).await {
+        Ok(Ok(Answer { response, body })) => {
+            record.status = response.status().as_u16();
+            let limits = Limits { idle: gateway.settings.upstream.idle_timeout, until };
+            let relay = match body {
+                Answered::Plain(body, live) => Relay::plain(body, live, record, limits),
+                Answered::Stream(body, begun, live) => {
+                    Relay::stream(body, begun, live, record, limits)
+                }
+            };
+            response.map(|()| ReplyBody::Relay(Box::new(relay)))
+        }
+        Ok(Err(error)) => reply::error(record, *error),
+        Err(_) => reply::error(record, Error::timeout("the request took too long")),
+    }
+}
+
+/// A worker's answer that has begun.
+struct Answer {
+    response: Response<()>,
+    body: Answered,
+}
+
+enum Answered {
+    Plain(Incoming, Option<homing_runtime::guard::Live>),
+    Stream(Incoming, Begun, homing_runtime::guard::Live),
+}
+
+type Failed = Box<Error>;
+
+async fn answer(
+    gateway: &Gateway,
+    upstream: &Upstream,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+    record: &mut Record,
+    until: Instant,
+) -> Result<Answer, Failed> {
+    let (parts, body) = request.into_parts();
+    session::refuse_unbuilt(&parts.headers)?;
+    let body = read(&parts.headers, body, gateway.settings.gateway.max_body).await?;
+    let ask = ask(gateway, endpoint, &parts, &body, record, until).await?;
+    let headers = forward::request_headers(&parts, record);
+    let to_send = Sending { gateway, upstream, parts: &parts, headers: &headers, body: &body };
+    to_send.place(ask, record).await
+}
+
+/// Everything that the core must know of the request.
+async fn ask(
+    gateway: &Gateway,
+    endpoint: Endpoint,
+    parts: &Parts,
+    body: &Bytes,
+    record: &mut Record,
+    until: Instant,
+) -> Result<Ask, Failed> {
+    let core = gateway.shell.core();
+    let common = view(gateway, endpoint, body).map_err(|e| Error::request(&e))?;
+    let route = core.route(&common.model).map_err(|e| Error::route(&common.model, e))?;
+    record.model = Some(Arc::from(&*common.model));
+    let session = session::resolve(gateway, &parts.headers, &common.session, &route)?;
+    record.session = session.map(|(key, _)| gateway.shell.secret().digest(key));
+    let known = prompt::of(gateway, endpoint, &route, &common, body).await;
+    record.prompt_tokens = known.prompt.tokens;
+    // Zero stands for "predicted: nothing"; what is unknown says nothing.
+    record.cached_tokens = known.exact.then_some(0);
+    let mut ask = Ask::new(route.partition, route.name, known.prompt);
+    ask.session = session;
+    ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
+    Ok(ask)
+}
+
+fn view<'a>(
+    gateway: &Gateway,
+    endpoint: Endpoint,
+    body: &'a [u8],
+) -> Result<CommonView<'a>, RequestError> {
+    let paths = &gateway.body_paths;
+    match endpoint {
+        Endpoint::Chat => ChatView::parse(body, paths).map(|v| v.common),
+        Endpoint::Completions => CompletionView::parse(body, paths).map(|v| v.common),
+    }
+}
+
+/// Reads a body, whole and once.
+async fn read(headers: &HeaderMap, mut body: Incoming, most: usize) -> Result<Bytes, Failed> {
+    let told = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+    if told.is_some_and(|n| n > most) {
+        return Err(Error::too_large(most).into());
+    }
+    let mut first: Option<Bytes> = None;
+    let mut all = BytesMut::new();
+    loop {
+        let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+        let Some(frame) = next else { break };
+        let broken = |_| Error::invalid("the request body broke off".to_owned());
+        let Ok(chunk) = frame.map_err(broken)?.into_data() else { continue };
+        if all.is_empty() && first.is_none() && told == Some(chunk.len()) {
+            // All of it in one piece: no copy.
+            first = Some(chunk);
+            continue;
+        }
+        if all.is_empty() {
+            all.reserve(told.unwrap_or(0).min(ROOM_AT_FIRST));
+            all.extend_from_slice(&first.take().unwrap_or_default());
+        }
+        if all.len() + chunk.len() > most {
+            return Err(Error::too_large(most).into());
+        }
+        all.extend_from_slice(&chunk);
+    }
+    Ok(first.unwrap_or_else(|| all.freeze()))
+}
+
+/// A request that is ready to go out, to whichever worker.
+struct Sending<'a> {
+    gateway: &'a Gateway,
+    upstream: &'a Upstream,
+    parts: &'a Parts,
+    headers: &'a HeaderMap,
+    body: &'a Bytes,
+}
+
+/// What became of one dispatch.
+enum Dispatched {
+    /// The worker has begun to answer.
+    Begun(Response<()>, Incoming, Option<Begun>),
+    /// It answered with an error, which passes.
+    Error(Response<()>, Incoming),
+    /// It failed before it had begun.
+    Failed(Failure),
+    /// It let its first byte wait for too long.
+    TimedOut,
+}
+
+impl Sending<'_> {
+    /// Admits, dispatches, and moves on where it fails, until the core says no.
+    async fn place(&self, mut ask: Ask, record: &mut Record) -> Result<Answer, Failed> {
+        let shell = &self.gateway.shell;
+        loop {
+            let began = std::time::Instant::now();
+            ask.overlaps = shell.core().overlaps(ask.partition, &ask.prompt);
+            let looked_up = began.elapsed();
+            shell.metrics().index_lookup.observe(looked_up.as_secs_f64());
+            let mut granted = shell.admit(ask).await.map_err(|r| Error::refusal(r))?;
+            shell.metrics().selection.observe((began.elapsed() - looked_up).as_secs_f64());
+            ask = loop {
+                match self.attempt(granted, record).await? {
+                    Attempt::Answered(answer) => return Ok(answer),
+                    Attempt::Moved(next) => granted = next,
+                    Attempt::Again(ask) => break ask,
+                }
+            };
+        }
+    }
+
+    async fn attempt(&self, granted: Granted, record: &mut Record) -> Result<Attempt, Failed> {
+        let mut checked = match granted.check() {
+            Ok(checked) => checked,
+            Err(ask) => return Ok(Attempt::Again(ask)),
+        };
+        let placement = checked.placement();
+        let worker = checked.worker();
+        record.attempts += 1;
+        record.worker = Some(worker.spec.name.clone());
+        record.cached_tokens = record.cached_tokens.map(|_| placement.cached_tokens);
+        match self.dispatch(&mut checked).await {
+            Dispatched::Begun(mut response, body, begun) => {
+                let (live, outcome) = checked.begin();
+                self.gateway
+                    .shell
+                    .metrics()
+                    .predicted_cached_tokens
+                    .inc_by(u64::from(record.cached_tokens.unwrap_or(0)));
+                record.outcome = outcome;
+                forward::response_headers(response.headers_mut(), self.gateway, record, outcome);
+                let body = match begun {
+                    Some(begun) => Answered::Stream(body, begun, live),
+                    None => Answered::Plain(body, Some(live)),
+                };
+                Ok(Attempt::Answered(Answer { response, body }))
+            }
+            Dispatched::Error(mut response, body) => {
+                let outcome = checked.answered_badly();
+                record.outcome = outcome;
+                forward::response_headers(response.headers_mut(), self.gateway, record, outcome);
+                let body = Answered::Plain(body, None);
+                Ok(Attempt::Answered(Answer { response, body }))
+            }
+            Dispatched::Failed(failure) => match checked.failed(failure).await {
+                Ok(granted) => Ok(Attempt::Moved(granted)),
+                Err(refusal) => Err(Error::refusal(refusal).into()),
+            },
+            Dispatched::TimedOut => Err(Error::worker_timeout(checked.answered_badly()).into()),
+        }
+    }
+
+    async fn dispatch(&self, checked: &mut Checked) -> Dispatched {
+        let worker = checked.worker();
+        let Some(request) = forward::request(self.parts, self.headers, &worker, self.body) else {
+            return Dispatched::Failed(Failure::Unreachable);
+        };
+        checked.dispatching();
+        let first_byte = Instant::now() + self.gateway.settings.upstream.first_token_timeout;
+        let response = match self.upstream.send(request).await {
+            Ok(response) => response,
+            Err((failure, why)) => {
+                let worker = &*worker.spec.name;
+                tracing::debug!(worker, ?failure, why, "a dispatch failed");
+                return Dispatched::Failed(failure);
+            }
+        };
+        let (head, mut body) = response.into_parts();
+        let (status, response) = (head.status, Response::from_parts(head, ()));
+        if !status.is_success() {
+            return Dispatched::Error(response, body);
+        }
+        let kind = response.headers().get(CONTENT_TYPE).map(|v| v.as_bytes());
+        if !kind.is_some_and(|k| k.starts_with(b"text/event-stream")) {
+            return Dispatched::Begun(response, body, None);
+        }
+        match timeout_at(first_byte, relay::begin(&mut body)).await {
+            Ok(Ok(begun)) => Dispatched::Begun(response, body, Some(begun)),
+            Ok(Err(_)) => Dispatched::Failed(Failure::Broken),
+            Err(_) => Dispatched::TimedOut,
+        }
+    }
+}
+
+enum Attempt {
+    Answered(Answer),
+    /// To another worker.
+    Moved(Granted),
+    /// Its session has moved: admit it anew.
+    Again(Ask),
+}

@@ -1,0 +1,148 @@
+//! One request's record: filled as it goes, and emitted once, when it ends, as the access log's line
+//! and the metrics' counts. It ends with whatever owns it: the handler, or the relayed body.
+
+use super::Gateway;
+use homing_core::affinity::Outcome;
+use homing_core::ids::SessionDigest;
+use homing_runtime::metrics::RequestLabels;
+use homing_runtime::shell::Shell;
+use homing_wire::usage::Usage;
+use http::{HeaderMap, HeaderValue};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Its client went away first: what is true until something else is known.
+    ClientGone,
+    /// Answered to its end.
+    Complete,
+    /// Refused here.
+    Refused,
+    /// The worker broke off in the middle of the answer.
+    WorkerBroke,
+    /// Too slow.
+    TimedOut,
+}
+
+impl Ended {
+    fn word(self) -> &'static str {
+        match self {
+            Self::ClientGone => "client_gone",
+            Self::Complete => "complete",
+            Self::Refused => "refused",
+            Self::WorkerBroke => "worker_broke",
+            Self::TimedOut => "timed_out",
+        }
+    }
+}
+
+/// nginx's number for a client that closed the connection; no answer was sent.
+const CLIENT_GONE: u16 = 499;
+/// A client's own request id is taken up to this length.
+const ID_MAX: usize = 128;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Record {
+    shell: Arc<Shell>,
+    access: bool,
+    began: Instant,
+    endpoint: &'static str,
+    pub(super) request_id: HeaderValue,
+    pub(super) model: Option<Arc<str>>,
+    pub(super) worker: Option<Arc<str>>,
+    pub(super) session: Option<SessionDigest>,
+    pub(super) outcome: Outcome,
+    pub(super) status: u16,
+    pub(super) code: &'static str,
+    pub(super) prompt_tokens: u32,
+    pub(super) cached_tokens: Option<u32>,
+    pub(super) attempts: u32,
+    pub(super) events: u64,
+    pub(super) usage: Option<Usage>,
+    pub(super) ended: Ended,
+    first: Option<Duration>,
+    last: Option<Duration>,
+}
+
+impl Record {
+    /// A request has come.
+    pub(super) fn start(gateway: &Gateway, headers: &HeaderMap, endpoint: &'static str) -> Self {
+        let given = headers.get("x-request-id").filter(|v| !v.is_empty() && v.len() <= ID_MAX);
+        let request_id = given.cloned().unwrap_or_else(|| {
+            HeaderValue::from_str(&gateway.request_id())
+                .unwrap_or_else(|_| HeaderValue::from_static("homing"))
+        });
+        Self {
+            shell: gateway.shell.clone(),
+            access: gateway.settings.log.access,
+            began: Instant::now(),
+            endpoint,
+            request_id,
+            model: None,
+            worker: None,
+            session: None,
+            outcome: Outcome::None,
+            status: CLIENT_GONE,
+            code: "",
+            prompt_tokens: 0,
+            cached_tokens: None,
+            attempts: 0,
+            events: 0,
+            usage: None,
+            ended: Ended::ClientGone,
+            first: None,
+            last: None,
+        }
+    }
+
+    /// Bytes of the answer have come from the worker.
+    pub(super) fn bytes(&mut self) {
+        let now = self.began.elapsed();
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let took = self.began.elapsed();
+        let metrics = self.shell.metrics();
+        let model = self.model.take().unwrap_or_else(|| Arc::from("other"));
+        if let Some(first) = self.first {
+            metrics.first_token(&model, first.as_secs_f64());
+            if let (Some(last), 2..) = (self.last, self.events) {
+                let mean = (last - first).as_secs_f64() / (self.events - 1) as f64;
+                metrics.token_gaps(&model, mean);
+            }
+        }
+        if self.access {
+            let session = self.session.map(|s| s.to_string());
+            let ms = |d: Duration| d.as_micros() as f64 / 1e3;
+            tracing::info!(
+                target: "homing::access",
+                request_id = self.request_id.to_str().unwrap_or("?"),
+                endpoint = self.endpoint,
+                model = &*model,
+                status = self.status,
+                code = self.code,
+                worker = self.worker.as_deref().unwrap_or("-"),
+                session = session.as_deref().unwrap_or("-"),
+                affinity = self.outcome.word(),
+                prompt_tokens = self.usage.map_or(u64::from(self.prompt_tokens), |u| u.prompt_tokens),
+                predicted_cached_tokens = self.cached_tokens,
+                cached_tokens = self.usage.and_then(|u| u.cached_tokens),
+                completion_tokens = self.usage.map(|u| u.completion_tokens),
+                attempts = self.attempts,
+                ttft_ms = self.first.map(ms),
+                ms = ms(took),
+                ended = self.ended.word(),
+                "request"
+            );
+        }
+        let (endpoint, status, code) = (self.endpoint, self.status, self.code);
+        metrics.request(RequestLabels { model, endpoint, status, code }, took.as_secs_f64());
+    }
+}

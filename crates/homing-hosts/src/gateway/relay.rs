@@ -1,0 +1,275 @@
+//! The answer on its way back: relayed as it comes, with the client's own pace, and never buffered
+//! beyond one unfinished event. What ends with the answer rides on it: the lease and the record.
+//!
+//! Of a stream the tail of a chunk that lies within an event is held until the event is whole. It costs
+//! nothing when workers write whole events, which they do; and when one breaks off, our error event
+//! follows a whole event and can't complete a torn one into a forgery (F46).
+
+use super::record::{Ended, Record};
+use super::reply::Error;
+use bytes::{Bytes, BytesMut};
+use homing_core::ask::Step;
+use homing_runtime::guard::Live;
+use homing_wire::sse::SseScanner;
+use homing_wire::usage::parse_usage;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// The connection is closed behind an answer that can't be finished.
+#[derive(Debug, thiserror::Error)]
+#[error("the worker broke off")]
+pub(super) struct BrokenOff;
+
+/// Tokens are told to the core by about the block.
+const TELL_AFTER: u32 = 16;
+/// An unfinished event is held up to this size; a longer one passes as it is.
+const HOLD_MAX: usize = 1 << 20;
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The error event is out; the connection is closed behind it once it is flushed.
+    Broken,
+    Done,
+}
+
+/// Everything that an answer carries along.
+#[derive(Debug)]
+pub(super) struct Relay {
+    body: Incoming,
+    /// Bytes that came before the head was sent, already scanned.
+    ready: Option<Bytes>,
+    /// The tail of an unfinished event.
+    held: BytesMut,
+    /// For event streams.
+    scanner: Option<SseScanner>,
+    live: Option<Live>,
+    record: Record,
+    untold: u32,
+    told_first: bool,
+    idle: Duration,
+    until: Instant,
+    deadline: Pin<Box<Sleep>>,
+    state: State,
+}
+
+/// When an answer is too slow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Between two bytes.
+    pub(super) idle: Duration,
+    /// All of it.
+    pub(super) until: Instant,
+}
+
+impl Relay {
+    /// An answer that is no stream of events, or that nobody needs to follow.
+    pub(super) fn plain(body: Incoming, live: Option<Live>, record: Record, limits: Limits) -> Self {
+        let first = (limits.idle, limits.until);
+        let soonest = first.1.min(Instant::now() + first.0);
+        Self {
+            body,
+            ready: None,
+            held: BytesMut::new(),
+            scanner: None,
+            live,
+            record,
+            untold: 0,
+            told_first: false,
+            idle: first.0,
+            until: first.1,
+            deadline: Box::pin(sleep_until(soonest)),
+            state: State::Open,
+        }
+    }
+
+    /// A stream of events that has begun: `begun` was read (and scanned) before the head went out.
+    pub(super) fn stream(
+        body: Incoming,
+        begun: Begun,
+        live: Live,
+        record: Record,
+        limits: Limits,
+    ) -> Self {
+        let mut relay = Self::plain(body, Some(live), record, limits);
+        relay.scanner = Some(begun.scanner);
+        let (mut bytes, whole) = (begun.bytes, begun.whole);
+        relay.held = bytes.split_off(whole);
+        if !bytes.is_empty() {
+            relay.ready = Some(bytes.freeze());
+        }
+        relay.note_progress(begun.events);
+        relay
+    }
+
+    /// `events` more of them have come: bytes are life, and tokens are load.
+    fn note_progress(&mut self, events: u32) {
+        self.record.bytes();
+        let Some(live) = &self.live else { return };
+        if !self.told_first {
+            self.told_first = true;
+            live.progress(Step::FirstToken);
+        }
+        self.untold += events;
+        self.record.events += u64::from(events);
+        if self.untold >= TELL_AFTER {
+            live.progress(Step::Output(self.untold));
+            self.untold = 0;
+        }
+    }
+
+    /// What of a chunk may go out now.
+    fn pass(&mut self, chunk: Bytes) -> Option<Bytes> {
+        let Some(scanner) = &mut self.scanner else {
+            self.note_progress(0);
+            return Some(chunk);
+        };
+        let before = scanner.data_events();
+        let whole = scanner.feed(&chunk, |_| {});
+        let events = u32::try_from(scanner.data_events() - before).unwrap_or(u32::MAX);
+        self.note_progress(events);
+        if whole == chunk.len() && self.held.is_empty() {
+            return Some(chunk);
+        }
+        if whole > 0 {
+            self.held.extend_from_slice(&chunk[..whole]);
+            let out = self.held.split().freeze();
+            self.held.extend_from_slice(&chunk[whole..]);
+            return Some(out);
+        }
+        self.held.extend_from_slice(&chunk);
+        (self.held.len() > HOLD_MAX).then(|| self.held.split().freeze())
+    }
+
+    fn end(&mut self, ended: Ended) {
+        self.record.ended = ended;
+        if let Some(scanner) = &self.scanner {
+            self.record.usage = parse_usage(scanner.last_data());
+        }
+        // The lease ends with the stream, not with whoever still holds the body.
+        self.live = None;
+        self.state = State::Done;
+    }
+
+    /// The answer can't be finished: a stream says so in its own shape, anything else is cut.
+    fn break_off(
+        &mut self,
+        cx: &Context<'_>,
+        ended: Ended,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        self.end(ended);
+        if self.scanner.is_none() {
+            return Poll::Ready(Some(Err(BrokenOff)));
+        }
+        let (code, message) = match ended {
+            Ended::TimedOut => ("timeout", "the answer took too long"),
+            _ => ("worker_error", "the worker broke off in the middle of the answer"),
+        };
+        self.state = State::Broken;
+        cx.waker().wake_by_ref();
+        Poll::Ready(Some(Ok(Frame::data(Error::event(code, message).into()))))
+    }
+}
+
+impl Body for Relay {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        let this = self.get_mut();
+        loop {
+            match this.state {
+                State::Open => {}
+                State::Broken => {
+                    // One turn for hyper to flush the event; then the connection is closed behind it.
+                    this.state = State::Done;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                State::Done if this.record.ended == Ended::Complete => return Poll::Ready(None),
+                State::Done => return Poll::Ready(Some(Err(BrokenOff))),
+            }
+            if let Some(bytes) = this.ready.take() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            match Pin::new(&mut this.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(chunk) => {
+                        let next = this.until.min(Instant::now() + this.idle);
+                        this.deadline.as_mut().reset(next);
+                        if let Some(out) = this.pass(chunk) {
+                            return Poll::Ready(Some(Ok(Frame::data(out))));
+                        }
+                    }
+                    // Trailers pass.
+                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                },
+                Poll::Ready(None) => {
+                    this.end(Ended::Complete);
+                    if !this.held.is_empty() {
+                        // Byte for byte: what ends without its blank line ends so for the client too.
+                        return Poll::Ready(Some(Ok(Frame::data(this.held.split().freeze()))));
+                    }
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(Some(Err(_))) => return this.break_off(cx, Ended::WorkerBroke),
+                Poll::Pending => {
+                    ready!(this.deadline.as_mut().poll(cx));
+                    return this.break_off(cx, Ended::TimedOut);
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.state == State::Done && self.held.is_empty() && self.record.ended == Ended::Complete
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // Of a stream bytes are held and others added.
+        if self.scanner.is_some() { SizeHint::default() } else { self.body.size_hint() }
+    }
+}
+
+/// The beginning of a stream, read before its head is sent on.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    bytes: BytesMut,
+    /// How many of them end where an event ends.
+    whole: usize,
+    events: u32,
+    scanner: SseScanner,
+}
+
+/// A head without data is held up to this many bytes of comments and the like.
+const BEGIN_MAX: usize = 64 << 10;
+
+/// Reads a stream until its first `data:` line is complete: the worker has begun to answer, and not
+/// before (F63). A stream that ends before it has one is complete as it is.
+///
+/// # Errors
+/// When the worker breaks off.
+pub(super) async fn begin(body: &mut Incoming) -> Result<Begun, hyper::Error> {
+    let mut begun = Begun::default();
+    while !begun.scanner.begun() && begun.bytes.len() < BEGIN_MAX {
+        let next = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
+        let Some(frame) = next else { break };
+        if let Ok(chunk) = frame?.into_data() {
+            let whole = begun.scanner.feed(&chunk, |_| {});
+            if whole > 0 {
+                begun.whole = begun.bytes.len() + whole;
+            }
+            begun.bytes.extend_from_slice(&chunk);
+        }
+    }
+    begun.events = u32::try_from(begun.scanner.data_events()).unwrap_or(u32::MAX);
+    Ok(begun)
+}

@@ -1,0 +1,240 @@
+//! Our own answers. The one place where a refusal becomes a status (F58).
+
+use super::record::{Ended, Record};
+use super::relay::Relay;
+use bytes::Bytes;
+use homing_core::affinity::Outcome;
+use homing_core::ask::{Cause, Refusal};
+use homing_core::fleet::RouteError;
+use homing_wire::errors::{ApiError, ApiShape, error_body};
+use homing_wire::request::RequestError;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// What a response's body is.
+#[derive(Debug)]
+pub(super) enum ReplyBody {
+    /// Ours, whole.
+    Whole(Option<Bytes>),
+    /// A worker's, on its way.
+    Relay(Box<Relay>),
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = super::relay::BrokenOff;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_none(),
+            Self::Relay(relay) => relay.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Self::Relay(relay) => relay.size_hint(),
+        }
+    }
+}
+
+/// An error that is answered here.
+#[derive(Debug)]
+pub(super) struct Error {
+    status: StatusCode,
+    code: &'static str,
+    kind: &'static str,
+    message: String,
+    param: Option<&'static str>,
+    /// When to come again, in milliseconds; `None`: a retry can't cure it.
+    retry_after_ms: Option<u64>,
+    outcome: Outcome,
+    ended: Ended,
+}
+
+const CLIENT: &str = "invalid_request_error";
+const SERVER: &str = "server_error";
+/// How soon a client may come again: around two seconds, when a probe may have found a worker.
+const RETRY_MS: u64 = 1_000;
+const RETRY_JITTER_MS: u64 = 2_000;
+
+impl Error {
+    fn new(status: StatusCode, code: &'static str, kind: &'static str, message: String) -> Self {
+        Self {
+            status,
+            code,
+            kind,
+            message,
+            param: None,
+            retry_after_ms: None,
+            outcome: Outcome::None,
+            ended: Ended::Refused,
+        }
+    }
+
+    /// 400, the client's fault.
+    pub(super) fn invalid(message: String) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", CLIENT, message)
+    }
+
+    /// 400, a session id that can't be one.
+    pub(super) fn session_id(message: String) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_session_id", CLIENT, message)
+    }
+
+    /// 404, no such path.
+    pub(super) fn not_found(message: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", CLIENT, message.to_owned())
+    }
+
+    /// 413.
+    pub(super) fn too_large(most: usize) -> Self {
+        let text = format!("the request body is larger than {most} bytes (gateway.max_body)");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", CLIENT, text)
+    }
+
+    /// 504.
+    pub(super) fn timeout(message: &str) -> Self {
+        let error = Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", SERVER, message.to_owned());
+        Self { ended: Ended::TimedOut, ..error }
+    }
+
+    /// A body that is none.
+    pub(super) fn request(error: &RequestError) -> Self {
+        Self { param: error.param(), ..Self::invalid(error.to_string()) }
+    }
+
+    /// A model that can't be routed.
+    pub(super) fn route(model: &str, error: RouteError) -> Self {
+        // A client's own words go back to it, but not at any length.
+        let model: String = model.chars().take(128).collect();
+        match error {
+            RouteError::Unknown => Self {
+                param: Some("model"),
+                ..Self::new(
+                    StatusCode::NOT_FOUND,
+                    "model_not_found",
+                    CLIENT,
+                    format!("the model `{model}` does not exist here; GET /v1/models lists what does"),
+                )
+            },
+            RouteError::NotYet => Self::unavailable(
+                "starting",
+                format!("no worker has told yet that it serves `{model}`; try again"),
+            ),
+            RouteError::NoWorker => {
+                Self::unavailable("no_worker", format!("no worker serves `{model}` now; try again"))
+            }
+        }
+    }
+
+    fn unavailable(code: &'static str, message: String) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, code, SERVER, message);
+        Self { retry_after_ms: Some(RETRY_MS), ..error }
+    }
+
+    /// The core's refusal.
+    pub(super) fn refusal(refusal: Refusal) -> Self {
+        let text = refusal.cause.to_string();
+        let error = match refusal.cause {
+            Cause::NoWorker => Self::unavailable("no_worker", text),
+            Cause::TargetUnavailable => Self::unavailable("affinity_target_unavailable", text),
+            Cause::QueueFull => Self {
+                retry_after_ms: Some(RETRY_MS),
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", SERVER, text)
+            },
+            Cause::Timeout => Self::timeout(&text),
+            Cause::WorkerFailed => Self::new(StatusCode::BAD_GATEWAY, "worker_error", SERVER, text),
+        };
+        Self { outcome: refusal.outcome, ..error }
+    }
+
+    /// The worker was too slow with its first byte.
+    pub(super) fn worker_timeout(outcome: Outcome) -> Self {
+        Self { outcome, ..Self::timeout("the worker did not begin to answer in time") }
+    }
+
+    /// For a stream's last event.
+    pub(super) fn event(code: &'static str, message: &str) -> Vec<u8> {
+        let error = ApiError { kind: SERVER, message, code, param: None };
+        homing_wire::errors::error_event(ApiShape::OpenAi, &error)
+    }
+}
+
+/// Ends a request with an error; the record is emitted here.
+pub(super) fn error(mut record: Record, error: Error) -> Response<ReplyBody> {
+    record.status = error.status.as_u16();
+    record.code = error.code;
+    record.outcome = error.outcome;
+    record.ended = error.ended;
+    let body = ApiError {
+        kind: error.kind,
+        message: &error.message,
+        code: error.code,
+        param: error.param,
+    };
+    let mut response = whole(error.status, error_body(ApiShape::OpenAi, &body).into());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(HeaderName::from_static("x-request-id"), record.request_id.clone());
+    headers.insert(
+        HeaderName::from_static("x-homing-affinity"),
+        HeaderValue::from_static(error.outcome.word()),
+    );
+    match error.retry_after_ms {
+        Some(ms) => {
+            // Spread by what differs between requests, so that refused clients don't return as one.
+            let ms = ms + spread(record.request_id.as_bytes()) % RETRY_JITTER_MS;
+            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).clamp(1, 60)));
+            headers.insert(HeaderName::from_static("retry-after-ms"), HeaderValue::from(ms));
+        }
+        None => {
+            let name = HeaderName::from_static("x-should-retry");
+            headers.insert(name, HeaderValue::from_static("false"));
+        }
+    }
+    response
+}
+
+/// FNV-1a: enough to spread clients.
+fn spread(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+        (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// A short text.
+pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<ReplyBody> {
+    let mut response = whole(status, Bytes::from_static(text.as_bytes()));
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, text);
+    response
+}
+
+/// A JSON value.
+pub(super) fn json(status: StatusCode, value: &serde_json::Value) -> Response<ReplyBody> {
+    let mut response = whole(status, value.to_string().into());
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}
+
+fn whole(status: StatusCode, body: Bytes) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::Whole(Some(body)));
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,88 @@
+//! Which path is what.
+
+use super::Gateway;
+use super::proxy;
+use super::record::Record;
+use super::reply::{self, ReplyBody};
+use homing_runtime::upstream::Upstream;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::json;
+
+/// A generating endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completions,
+}
+
+impl Endpoint {
+    fn of(path: &str) -> Option<Self> {
+        match path {
+            "/v1/chat/completions" => Some(Self::Chat),
+            "/v1/completions" => Some(Self::Completions),
+            _ => None,
+        }
+    }
+
+    /// The metric's label.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Chat => "chat_completions",
+            Self::Completions => "completions",
+        }
+    }
+}
+
+/// Answers one request.
+pub(super) async fn handle(
+    gateway: &Gateway,
+    upstream: &Upstream,
+    request: Request<Incoming>,
+) -> Response<ReplyBody> {
+    let (method, path) = (request.method(), request.uri().path());
+    if let Some(endpoint) = Endpoint::of(path) {
+        if method != Method::POST {
+            return reply::plain(StatusCode::METHOD_NOT_ALLOWED, "this path takes POST");
+        }
+        return proxy::handle(gateway, upstream, endpoint, request).await;
+    }
+    let get = method == Method::GET || method == Method::HEAD;
+    match path {
+        "/" | "/health" | "/livez" if get => reply::plain(StatusCode::OK, "ok"),
+        "/readyz" if get => readyz(gateway, request.uri().query()),
+        "/v1/models" if get => models(gateway),
+        _ => {
+            let record = Record::start(gateway, request.headers(), "other");
+            let text = "there is nothing here; this router serves /v1/chat/completions, \
+                        /v1/completions and /v1/models";
+            reply::error(record, reply::Error::not_found(text))
+        }
+    }
+}
+
+/// Ready once a worker was; with `?strict=1` while one is.
+fn readyz(gateway: &Gateway, query: Option<&str>) -> Response<ReplyBody> {
+    let strict = query.is_some_and(|q| q.split('&').any(|p| p == "strict=1"));
+    let ready =
+        if strict { gateway.shell.core().any_ready() } else { gateway.ready() };
+    if gateway.draining() {
+        reply::plain(StatusCode::SERVICE_UNAVAILABLE, "draining")
+    } else if ready {
+        reply::plain(StatusCode::OK, "ready")
+    } else {
+        reply::plain(StatusCode::SERVICE_UNAVAILABLE, "no worker is ready")
+    }
+}
+
+/// The union of what the ready workers serve.
+fn models(gateway: &Gateway) -> Response<ReplyBody> {
+    let served = gateway.shell.core().served_models();
+    let data: Vec<_> = served
+        .iter()
+        .map(|(name, _)| json!({"id": &**name, "object": "model", "created": 0, "owned_by": "homing"}))
+        .collect();
+    reply::json(StatusCode::OK, &json!({"object": "list", "data": data}))
+}

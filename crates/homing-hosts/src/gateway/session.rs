@@ -1,0 +1,104 @@
+//! The session that a request names (R01), and how it wants to be bound (R20).
+
+use super::Gateway;
+use super::reply::Error;
+use homing_core::fleet::Route;
+use homing_core::ids::SessionKey;
+use homing_core::settings::Mode;
+use homing_runtime::shell::core_mode;
+use homing_wire::request::BodySession;
+use http::{HeaderMap, HeaderName};
+
+/// Our own header and Dynamo's twins: at most this long, and refused when longer.
+const OWN_MAX: usize = 256;
+/// Other tools' ids: beyond this they count as absent, and are counted.
+const FOREIGN_MAX: usize = 4096;
+
+/// Steering that a later version brings: ignoring it would send a request where it must not go.
+const NOT_BUILT: [&str; 10] = [
+    "x-homing-worker",
+    "x-homing-dp-rank",
+    "x-homing-prefill-worker",
+    "x-homing-prefill-dp-rank",
+    "x-homing-allowed-workers",
+    "x-homing-require-labels",
+    "x-dynamo-worker-instance-id",
+    "x-dynamo-dp-rank",
+    "x-dynamo-prefill-instance-id",
+    "x-dynamo-prefill-dp-rank",
+];
+
+/// Refuses steering headers that this version can't obey.
+pub(super) fn refuse_unbuilt(headers: &HeaderMap) -> Result<(), Error> {
+    match NOT_BUILT.iter().find(|h| headers.contains_key(**h)) {
+        Some(h) => Err(Error::invalid(format!("the header {h} is not supported by this version yet"))),
+        None => Ok(()),
+    }
+}
+
+/// The session's key and mode; `None` for no session, or one that is off.
+pub(super) fn resolve(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    body: &BodySession<'_>,
+    route: &Route,
+) -> Result<Option<(SessionKey, Mode)>, Error> {
+    let affinity = &gateway.settings.affinity;
+    let wanted = match headers.get("x-homing-affinity").map(|v| v.as_bytes()) {
+        None => None,
+        Some(b"hard") => Some(Some(Mode::Hard)),
+        Some(b"soft") => Some(Some(Mode::Soft)),
+        Some(b"off") => Some(None),
+        Some(_) => {
+            let text = "x-homing-affinity must be `hard`, `soft` or `off`";
+            return Err(Error::invalid(text.to_owned()));
+        }
+    };
+    let mut found: Option<(&[u8], Mode)> = None;
+    for name in &gateway.session_headers {
+        if let Some(id) = from_header(gateway, headers, name)? {
+            found = Some((id, core_mode(affinity.mode)));
+            break;
+        }
+    }
+    if found.is_none() {
+        gateway.shell.metrics().ignored_keys.inc_by(u64::from(body.too_long));
+        let id = body.id.as_deref().map(str::as_bytes);
+        found = id.map(|id| (id, core_mode(affinity.body_mode)));
+    }
+    let Some((id, usual)) = found else { return Ok(None) };
+    let mode = match wanted {
+        Some(None) => return Ok(None),
+        Some(Some(mode)) => mode,
+        None => usual,
+    };
+    // Tenants come with the gateway's keys; until then all callers are one.
+    Ok(Some((gateway.shell.secret().session("", &route.adapter, id), mode)))
+}
+
+fn from_header<'a>(
+    gateway: &Gateway,
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<&'a [u8]>, Error> {
+    let mut values = headers.get_all(name).iter().map(|v| v.as_bytes()).filter(|v| !v.is_empty());
+    let Some(id) = values.next() else { return Ok(None) };
+    let own = name.as_str().starts_with("x-homing-") || name.as_str().starts_with("x-dynamo-");
+    if !own {
+        if id.len() > FOREIGN_MAX {
+            gateway.shell.metrics().ignored_keys.inc();
+            return Ok(None);
+        }
+        return Ok(Some(id));
+    }
+    let wrong = if id.len() > OWN_MAX {
+        "is longer than 256 bytes"
+    } else if id.iter().any(u8::is_ascii_control) {
+        "has control characters"
+    } else if values.any(|other| other != id) {
+        "is there twice, with different values"
+    } else {
+        return Ok(Some(id));
+    };
+    Err(Error::session_id(format!("the header {name} {wrong}")))
+}

@@ -1,0 +1,13 @@
+//! Hosts: what faces clients and operators. Thin: they turn HTTP into the core's calls and back.
+//!
+//! ```text
+//! server     the process's parts, started and stopped in order
+//! gateway    the OpenAI-compatible proxy
+//! admin      metrics, health, workers, sessions
+//! ```
+
+pub mod admin;
+pub mod gateway;
+pub mod server;
+
+pub use server::{Server, StartError};

@@ -1,0 +1,160 @@
+//! The router as a whole: every part of it started in order, and stopped in order.
+
+use crate::admin;
+use crate::gateway::{Gateway, Listening};
+use homing_prompt::{LoadError, ModelPrompt};
+use homing_runtime::compute::ComputePool;
+use homing_runtime::fleet::{Fleet, discovery};
+use homing_runtime::ingest::{FeedBook, Ingest};
+use homing_runtime::lifecycle::Lifecycle;
+use homing_runtime::metrics::Metrics;
+use homing_runtime::settings::{IndexSource, Settings};
+use homing_runtime::shell::Shell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why the router doesn't start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// An address can't be listened on.
+    #[error("can't listen on {key} = {address}: {cause}")]
+    Listen {
+        /// The setting.
+        key: &'static str,
+        /// Its value.
+        address: SocketAddr,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// A tokenizer can't be loaded.
+    #[error("the tokenizer of model `{model}` in {} can't be loaded: {cause}", folder.display())]
+    Tokenizer {
+        /// `models.name`.
+        model: String,
+        /// `models.tokenizer`.
+        folder: PathBuf,
+        /// What is wrong.
+        cause: LoadError,
+    },
+    /// The system gives no randomness or no threads.
+    #[error("the system refuses {what}: {cause}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Its words.
+        cause: String,
+    },
+}
+
+/// A running router.
+#[derive(Debug)]
+pub struct Server {
+    gateway: Listening,
+    admin: SocketAddr,
+    shell: Arc<Shell>,
+    life: Lifecycle,
+    settings: Arc<Settings>,
+}
+
+impl Server {
+    /// Starts everything. Call it on a tokio runtime, which then carries probes and the admin server;
+    /// requests have threads of their own.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running then.
+    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        let settings = Arc::new(settings);
+        let system = |what| move |cause: String| StartError::System { what, cause };
+        let mut entropy = [0u8; 32];
+        getrandom::fill(&mut entropy).map_err(|e| system("randomness")(e.to_string()))?;
+        let prompts = load_prompts(&settings)?;
+        let shell = Shell::new(&settings, &entropy);
+        let life = Lifecycle::default();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let pool = ComputePool::start(cores).map_err(|e| system("threads")(e.to_string()))?;
+        let ingest = match settings.index.source {
+            IndexSource::Off => None,
+            IndexSource::Auto | IndexSource::Events => Some(
+                Ingest::start(shell.clone()).map_err(|e| system("threads")(e.to_string()))?,
+            ),
+        };
+        let book = ingest.as_ref().map_or_else(|| Arc::new(FeedBook::default()), Ingest::book);
+        Metrics::watch(&shell, book);
+
+        let listen = settings.admin.listen;
+        let failed = |key, address| move |cause| StartError::Listen { key, address, cause };
+        let admin_listener =
+            tokio::net::TcpListener::bind(listen).await.map_err(failed("admin.listen", listen))?;
+        let admin = admin_listener.local_addr().map_err(failed("admin.listen", listen))?;
+        let listen = settings.gateway.listen;
+        let gateway = Gateway::new(shell.clone(), settings.clone(), prompts, pool, life.clone(), &entropy);
+        let gateway = Listening::start(Arc::new(gateway), &life, cores)
+            .map_err(failed("gateway.listen", listen))?;
+
+        let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, life.clone());
+        life.spawn(fleet.clone().follow(discovery::static_list(settings.workers.clone())));
+        let keep_time = shell.clone().keep_time();
+        let stopping = life.stopping().clone();
+        life.spawn(async move {
+            stopping.run_until_cancelled(keep_time).await;
+        });
+        // The admin server outlives the drain: it says so until the end.
+        #[expect(clippy::disallowed_methods, reason = "ends with the runtime, after everything else")]
+        tokio::spawn(admin::serve(admin_listener, shell.clone(), fleet, life.clone()));
+        Ok(Self { gateway, admin, shell, life, settings })
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn gateway_address(&self) -> SocketAddr {
+        self.gateway.address()
+    }
+
+    /// Where operators connect.
+    #[must_use]
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// The shell, for whoever runs the router in its own process (the demo, tests).
+    #[must_use]
+    pub fn shell(&self) -> &Arc<Shell> {
+        &self.shell
+    }
+
+    /// Unready, then nothing new, then waits for running streams. False if some were cut off.
+    pub async fn shut_down(self) -> bool {
+        self.life.shut_down(self.settings.gateway.shutdown_delay).await;
+        let streams = self.gateway.ended().await;
+        let tasks = self.life.ended(std::time::Duration::from_secs(5)).await;
+        streams && tasks
+    }
+}
+
+/// The tokenizers of the configuration, by served name. One folder is loaded once.
+fn load_prompts(settings: &Settings) -> Result<BTreeMap<String, Arc<ModelPrompt>>, StartError> {
+    let mut by_folder: BTreeMap<PathBuf, Arc<ModelPrompt>> = BTreeMap::new();
+    let mut by_model = BTreeMap::new();
+    for model in &settings.models {
+        let Some(folder) = &model.tokenizer else { continue };
+        let prompt = match by_folder.get(folder) {
+            Some(prompt) => prompt.clone(),
+            None => {
+                let loaded = ModelPrompt::load(folder).map_err(|cause| StartError::Tokenizer {
+                    model: model.name.clone(),
+                    folder: folder.clone(),
+                    cause,
+                })?;
+                let prompt = Arc::new(loaded);
+                by_folder.insert(folder.clone(), prompt.clone());
+                prompt
+            }
+        };
+        by_model.insert(model.name.clone(), prompt);
+    }
+    Ok(by_model)
+}

@@ -1,0 +1,33 @@
+//! homing-prompt: from what a client sent (messages, tools, prompts) to the token ids that its
+//! engine will see.
+//!
+//! An engine caches by token, so the router must know the tokens before the engine does: it renders
+//! the model's own chat template and runs the model's own tokenizer, both read from a folder like
+//! the one the engine was given. Gateway hosts and the mock engine call this same code, so they
+//! agree by construction. CPU only: nothing here reads a clock or a socket, and the only files read
+//! are those of [`ModelPrompt::load`]. Hashing the ids is `homing_core::hash`'s part.
+//!
+//! What to imitate is not the template engine but the *engine server*: vLLM reshapes messages
+//! before it renders (module [`chat`]), Hugging Face's `apply_chat_template` has its own Jinja
+//! dialect (`template`), and that dialect prints values as Python does (`python`).
+//!
+//! Calls may take milliseconds per 10 KB of text: run them on a compute pool, not on an I/O thread.
+
+pub mod chat;
+mod encode;
+mod error;
+mod load;
+mod python;
+mod strftime;
+mod template;
+#[cfg(test)]
+mod testing;
+
+pub use chat::{ChatBody, ChatInput};
+pub use encode::Specials;
+pub use error::{LoadError, PromptError};
+pub use load::{BUILTIN_FILES, ModelPrompt};
+
+/// The longest text that is rendered or encoded, in bytes (a million tokens are some 4 MB). Longer
+/// ones get [`PromptError::TooLong`].
+pub const TEXT_LIMIT: usize = 16 << 20;

@@ -1,0 +1,130 @@
+//! A bounded pool of threads for work that would stall streams: tokenizing 64 KB takes as long as
+//! relaying hundreds of chunks. When the pool is behind, the caller does without (and counts it).
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use tokio::sync::oneshot;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Jobs that may wait for each thread. At some 30 ms for a large prompt this is half a second of work,
+/// and beyond that routing without exact tokens is the better answer.
+const BACKLOG: usize = 16;
+
+/// The pool. Its threads end when it is dropped.
+#[derive(Clone, Debug)]
+pub struct ComputePool {
+    jobs: SyncSender<Job>,
+}
+
+/// The pool is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the compute pool is behind")]
+pub struct Behind;
+
+impl ComputePool {
+    /// A pool of `threads` threads.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub fn start(threads: usize) -> std::io::Result<Self> {
+        let threads = threads.max(1);
+        let (jobs, queue) = sync_channel::<Job>(threads * BACKLOG);
+        let queue = Arc::new(Mutex::new(queue));
+        for i in 0..threads {
+            let queue = queue.clone();
+            thread::Builder::new().name(format!("compute-{i}")).spawn(move || work(&queue))?;
+        }
+        Ok(Self { jobs })
+    }
+
+    /// Runs `job` on the pool.
+    ///
+    /// # Errors
+    /// [`Behind`] when too much waits already, or the job panicked.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Behind> {
+        let (done, result) = oneshot::channel();
+        let job: Job = Box::new(move || {
+            // Whoever asked may have gone.
+            let _ = done.send(job());
+        });
+        match self.jobs.try_send(job) {
+            Ok(()) => result.await.map_err(|_| Behind),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(Behind),
+        }
+    }
+}
+
+fn work(queue: &Mutex<Receiver<Job>>) {
+    loop {
+        // One idle thread waits inside the lock, the others for the lock: the same queue either way.
+        let job = queue.lock().recv();
+        match job {
+            // A panicking job must not take the thread with it; its caller sees `Behind`.
+            Ok(job) => {
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+                    tracing::error!("a job of the compute pool panicked");
+                }
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn results_come_back_and_a_panic_costs_no_thread() {
+        let pool = ComputePool::start(1).unwrap();
+        assert_eq!(pool.run(|| 6 * 7).await, Ok(42));
+        assert_eq!(pool.run(|| -> u32 { panic!("on purpose") }).await, Err(Behind));
+        assert_eq!(pool.run(|| 1).await, Ok(1));
+    }
+
+    #[tokio::test]
+    async fn a_full_backlog_refuses_at_once() {
+        let pool = ComputePool::start(1).unwrap();
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let blocked = tokio::spawn({
+            let pool = pool.clone();
+            async move { pool.run(move || gate.recv().is_ok()).await }
+        });
+        tokio::task::yield_now().await;
+        let mut waiting = Vec::new();
+        loop {
+            let pool = pool.clone();
+            let mut job = Box::pin(async move { pool.run(|| true).await });
+            match futures_poll(&mut job).await {
+                Some(result) => {
+                    assert_eq!(result, Err(Behind));
+                    break;
+                }
+                None => waiting.push(job),
+            }
+            assert!(waiting.len() <= BACKLOG + 1, "the backlog has a bound");
+        }
+        open.send(()).unwrap();
+        assert_eq!(blocked.await.unwrap(), Ok(true));
+        for job in waiting {
+            assert_eq!(job.await, Ok(true));
+        }
+    }
+
+    /// One poll: the result, if it is there at once.
+    async fn futures_poll<F: Future + Unpin>(f: &mut F) -> Option<F::Output> {
+        std::future::poll_fn(|cx| {
+            std::task::Poll::Ready(match std::pin::Pin::new(&mut *f).poll(cx) {
+                std::task::Poll::Ready(x) => Some(x),
+                std::task::Poll::Pending => None,
+            })
+        })
+        .await
+    }
+}

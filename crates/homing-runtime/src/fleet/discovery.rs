@@ -1,0 +1,27 @@
+//! The port of discovery: a stream of changes. A static list is one that says everything at once.
+
+use crate::settings::Worker;
+use tokio::sync::mpsc;
+
+/// What a discovery says.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// These workers there are, and no others.
+    Reset(Vec<Worker>),
+    /// One is new, or registered anew.
+    Upsert(Worker),
+    /// One is gone.
+    Remove(String),
+}
+
+/// A stream of changes; bounded, so that a discovery can't outrun the router.
+pub type Changes = mpsc::Receiver<Change>;
+
+/// The workers of the configuration.
+#[must_use]
+pub fn static_list(workers: Vec<Worker>) -> Changes {
+    let (changes, stream) = mpsc::channel(1);
+    // There is room for one, and the receiver is here.
+    let _ = changes.try_send(Change::Reset(workers));
+    stream
+}

@@ -1,0 +1,138 @@
+//! The workers as tasks: each is probed for as long as it is registered, and asked what it serves.
+//!
+//! * [`discovery`]: the port through which workers come and go;
+//! * [`tend`]: one worker's task.
+
+pub mod discovery;
+mod tend;
+
+use crate::ingest::Ingest;
+use crate::lifecycle::Lifecycle;
+use crate::settings::{Settings, Worker};
+use crate::shell::Shell;
+use crate::upstream::Upstream;
+use discovery::{Change, Changes};
+use homing_core::fleet::registry::FleetError;
+use homing_core::fleet::{FleetChange, WorkerSpec};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tend::Tend;
+use tokio_util::sync::CancellationToken;
+
+/// Adds, tends and removes workers.
+#[derive(Debug)]
+pub struct Fleet {
+    shell: Arc<Shell>,
+    settings: Arc<Settings>,
+    ingest: Option<Ingest>,
+    upstream: Upstream,
+    life: Lifecycle,
+    tended: Mutex<BTreeMap<String, CancellationToken>>,
+}
+
+impl Fleet {
+    /// A fleet without workers. Call it on the runtime that shall tend them.
+    #[must_use]
+    pub fn new(
+        shell: Arc<Shell>,
+        settings: Arc<Settings>,
+        ingest: Option<Ingest>,
+        life: Lifecycle,
+    ) -> Arc<Self> {
+        for model in &settings.models {
+            shell.core().declare(&model.name);
+        }
+        // Probes take fresh connections: a kept one says nothing about the port.
+        let upstream = Upstream::new(settings.health.timeout, std::time::Duration::ZERO);
+        Arc::new(Self { shell, settings, ingest, upstream, life, tended: Mutex::default() })
+    }
+
+    /// Follows a discovery until it ends or the process stops.
+    pub async fn follow(self: Arc<Self>, mut changes: Changes) {
+        let stopping = self.life.stopping().clone();
+        while let Some(Some(change)) = stopping.run_until_cancelled(changes.recv()).await {
+            match change {
+                Change::Reset(workers) => {
+                    let gone: Vec<String> = {
+                        let tended = self.tended.lock();
+                        let stays = |n: &String| workers.iter().any(|w| w.id == **n);
+                        tended.keys().filter(|n| !stays(n)).cloned().collect()
+                    };
+                    for name in gone {
+                        self.remove(&name);
+                    }
+                    for worker in workers {
+                        self.upsert(worker);
+                    }
+                }
+                Change::Upsert(worker) => self.upsert(worker),
+                Change::Remove(name) => {
+                    self.remove(&name);
+                }
+            }
+        }
+    }
+
+    fn upsert(self: &Arc<Self>, worker: Worker) {
+        let spec = WorkerSpec {
+            name: worker.id.as_str().into(),
+            url: worker.url.to_string().into(),
+            labels: worker.labels.clone(),
+        };
+        let now = self.shell.now();
+        match self.shell.core().handle_fleet(now, FleetChange::Register(spec)) {
+            Ok(events) => self.shell.log_fleet(&worker.id, &events),
+            Err(error) => {
+                tracing::error!(worker = worker.id, %error, "the worker can't be registered");
+                return;
+            }
+        }
+        self.shell.pump();
+        let stop = self.life.stopping().child_token();
+        if let Some(before) = self.tended.lock().insert(worker.id.clone(), stop.clone()) {
+            before.cancel();
+        }
+        let tend = Tend::new(
+            self.shell.clone(),
+            self.settings.clone(),
+            self.ingest.clone(),
+            self.upstream.clone(),
+            worker,
+        );
+        self.life.spawn(async move {
+            stop.run_until_cancelled(tend.run()).await;
+        });
+    }
+
+    /// Removes a worker: it has departed, its running streams finish. False if there is none.
+    pub fn remove(&self, name: &str) -> bool {
+        if let Some(stop) = self.tended.lock().remove(name) {
+            stop.cancel();
+        }
+        if let Some(ingest) = &self.ingest {
+            ingest.unsubscribe(name);
+        }
+        let Some(id) = self.shell.core().worker_named(name) else { return false };
+        let removed = self.shell.core().handle_fleet(self.shell.now(), FleetChange::Remove(id));
+        self.shell.pump();
+        match removed {
+            Ok(events) => {
+                self.shell.log_fleet(name, &events);
+                true
+            }
+            // Somebody was quicker.
+            Err(FleetError::UnknownWorker) => false,
+            Err(error) => {
+                tracing::error!(worker = name, %error, "the worker can't be removed");
+                false
+            }
+        }
+    }
+
+    /// How a worker's cache is known: `events`, `connecting`, `none` or `off`.
+    #[must_use]
+    pub fn index_state(&self, name: &str) -> &'static str {
+        self.ingest.as_ref().map_or("off", |i| i.state(name))
+    }
+}

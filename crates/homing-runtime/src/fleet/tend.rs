@@ -1,0 +1,224 @@
+//! One worker's task: probe it forever, learn what it serves, find its events.
+//!
+//! A worker that is not up is probed sooner at first and then at the usual interval, for as long as it
+//! is registered (F32). Each has its own task and time-outs, so a hung one stalls nobody (F34).
+
+use crate::ingest::{Feed, Ingest};
+use crate::settings::{IndexSource, Settings, Worker};
+use crate::shell::Shell;
+use crate::upstream::Upstream;
+use bytes::Bytes;
+use homing_core::ask::Failure;
+use homing_core::fleet::{FleetChange, FleetEvent, Probe, ServedName};
+use homing_core::ids::WorkerId;
+use homing_wire::engine::metrics::Exposition;
+use homing_wire::engine::{parse_kv_sources, parse_models};
+use http_body_util::{BodyExt, Full, Limited};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The first pause after a probe that didn't find the worker up; it doubles up to the interval.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// After so many good probes the worker is asked anew what it serves: adapters come and go.
+const ASK_AGAIN: u32 = 12;
+/// What an engine may say about itself. vLLM's metrics are some 100 KB.
+const MAX_ANSWER: usize = 8 << 20;
+
+/// See the module.
+pub(super) struct Tend {
+    shell: Arc<Shell>,
+    settings: Arc<Settings>,
+    ingest: Option<Ingest>,
+    upstream: Upstream,
+    worker: Worker,
+    /// The life that was last asked what it serves, and how many probes ago.
+    asked: Option<(WorkerId, u32)>,
+    started_at: Option<f64>,
+    /// Models for which a missing tokenizer was reported.
+    told: BTreeSet<String>,
+}
+
+impl Tend {
+    pub(super) fn new(
+        shell: Arc<Shell>,
+        settings: Arc<Settings>,
+        ingest: Option<Ingest>,
+        upstream: Upstream,
+        worker: Worker,
+    ) -> Self {
+        let told = BTreeSet::new();
+        Self { shell, settings, ingest, upstream, worker, asked: None, started_at: None, told }
+    }
+
+    pub(super) async fn run(mut self) {
+        let interval = self.settings.health.interval;
+        let mut pause = FIRST_PAUSE.min(interval);
+        let mut said_down = false;
+        loop {
+            let probe = self.probe().await;
+            let up = probe == Probe::Good && self.note(probe) && self.learn().await;
+            if probe != Probe::Good {
+                self.note(probe);
+                if !said_down && self.asked.is_none() {
+                    said_down = true;
+                    let (worker, url) = (&self.worker.id, self.worker.url.to_string());
+                    tracing::warn!(worker, url, "the worker doesn't answer yet; probing goes on");
+                }
+            }
+            tokio::time::sleep(if up { interval } else { pause }).await;
+            pause = if up { FIRST_PAUSE.min(interval) } else { (pause * 2).min(interval) };
+        }
+    }
+
+    async fn probe(&self) -> Probe {
+        let path = &self.settings.health.path;
+        match self.get(path).await {
+            Ok((status, _)) if (200..300).contains(&status) => Probe::Good,
+            Ok(_) | Err(Failure::Unreachable | Failure::Broken) => Probe::Bad,
+            Err(Failure::Refused) => Probe::Refused,
+        }
+    }
+
+    /// Tells the core; false if the worker is not ours to tend any more.
+    fn note(&mut self, probe: Probe) -> bool {
+        let Some(id) = self.id() else { return false };
+        self.change(FleetChange::Probed(id, probe))
+    }
+
+    fn id(&self) -> Option<WorkerId> {
+        self.shell.core().worker_named(&self.worker.id)
+    }
+
+    fn change(&self, change: FleetChange) -> bool {
+        match self.shell.core().handle_fleet(self.shell.now(), change) {
+            Ok(events) => {
+                self.shell.log_fleet(&self.worker.id, &events);
+                self.shell.pump();
+                if let (Some(ingest), true) = (
+                    &self.ingest,
+                    events.iter().any(|e| matches!(e, FleetEvent::Reborn { .. })),
+                ) {
+                    ingest.reborn(&self.worker.id);
+                }
+                true
+            }
+            Err(error) => {
+                tracing::warn!(worker = self.worker.id, %error, "the worker can't be used");
+                false
+            }
+        }
+    }
+
+    /// Asks what it serves, whenever that may have changed. True once it is known.
+    async fn learn(&mut self) -> bool {
+        let Some(id) = self.id() else { return false };
+        match &mut self.asked {
+            Some((who, ago)) if *who == id && *ago < ASK_AGAIN => {
+                *ago += 1;
+                return true;
+            }
+            _ => {}
+        }
+        let started_at = self.start_time().await;
+        let restarted = matches!((self.started_at, started_at), (Some(a), Some(b)) if a != b);
+        self.started_at = started_at.or(self.started_at);
+        if restarted && self.asked.is_some_and(|(who, _)| who == id) {
+            self.change(FleetChange::Restarted(id));
+        }
+        let Some(id) = self.id() else { return false };
+        let served = match self.get("/v1/models").await {
+            Ok((200, body)) => parse_models(&body).map_err(|e| e.to_string()),
+            Ok((status, _)) => Err(format!("it answers /v1/models with status {status}")),
+            Err(failure) => Err(format!("it can't be asked for its models: {failure:?}")),
+        };
+        let served = match served {
+            Ok(served) => served,
+            Err(error) => {
+                tracing::warn!(worker = self.worker.id, error, "what the worker serves is unknown");
+                // What it served before stands.
+                return self.asked.is_some_and(|(who, _)| who == id);
+            }
+        };
+        self.tell_about_tokenizers(served.iter().map(|m| m.id.as_str()));
+        let names = served
+            .into_iter()
+            .map(|m| ServedName { name: m.id, adapter: m.parent.is_some() })
+            .collect();
+        if !self.change(FleetChange::Serves(id, names)) {
+            return false;
+        }
+        self.asked = Some((id, 0));
+        self.find_events().await;
+        true
+    }
+
+    /// Without a tokenizer here prompts can't become blocks: said once a worker.
+    fn tell_about_tokenizers<'a>(&mut self, models: impl Iterator<Item = &'a str>) {
+        if self.settings.index.source == IndexSource::Off || !self.told.is_empty() {
+            return;
+        }
+        for model in models {
+            let known =
+                self.settings.models.iter().any(|m| m.name == model && m.tokenizer.is_some());
+            if !known {
+                self.told.insert(model.to_owned());
+                tracing::warn!(
+                    worker = self.worker.id,
+                    model,
+                    "no tokenizer is configured for this model: routing by load and session; give \
+                     `[[models]]` with its name and `tokenizer` to route by cache"
+                );
+                return;
+            }
+        }
+    }
+
+    async fn start_time(&self) -> Option<f64> {
+        let (200, body) = self.get("/metrics").await.ok()? else { return None };
+        Exposition::parse(std::str::from_utf8(&body).ok()?).process_start_time()
+    }
+
+    /// Finds the worker's events, unless its feed is known already.
+    async fn find_events(&self) {
+        let Some(ingest) = &self.ingest else { return };
+        let name = &self.worker.id;
+        if let Some(endpoint) = &self.worker.kv_events {
+            ingest.subscribe(Feed { worker: name.clone(), rank: 0, endpoint: endpoint.clone() });
+            return;
+        }
+        let authority = self.worker.url.authority();
+        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+        let sources = match self.get("/kv_event_sources").await {
+            Ok((200, body)) => parse_kv_sources(&body, host).map_err(|e| e.to_string()),
+            Ok((status, _)) => Err(format!("/kv_event_sources answers {status}")),
+            Err(failure) => Err(format!("/kv_event_sources: {failure:?}")),
+        };
+        match sources {
+            Ok(sources) => match sources.into_iter().find(|s| s.rank == 0) {
+                Some(s) => {
+                    ingest.subscribe(Feed { worker: name.clone(), rank: 0, endpoint: s.endpoint });
+                }
+                None => ingest.without_events(name, "it publishes no events over ZMQ"),
+            },
+            Err(why) => ingest.without_events(name, &why),
+        }
+    }
+
+    /// GET, bounded in time and size.
+    async fn get(&self, path: &str) -> Result<(u16, Bytes), Failure> {
+        let uri = format!("{}{path}", self.worker.url);
+        let request = http::Request::get(uri)
+            .body(Full::new(Bytes::new()))
+            // The URL was validated; a health path that makes it none is an unreachable worker.
+            .map_err(|_| Failure::Unreachable)?;
+        let answer = async {
+            let response = self.upstream.send(request).await.map_err(|(failure, _)| failure)?;
+            let status = response.status().as_u16();
+            let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+            Ok((status, body.map_err(|_| Failure::Broken)?.to_bytes()))
+        };
+        let timeout = self.settings.health.timeout;
+        tokio::time::timeout(timeout, answer).await.unwrap_or(Err(Failure::Unreachable))
+    }
+}

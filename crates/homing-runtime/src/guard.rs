@@ -1,0 +1,186 @@
+//! The core's tokens in async hands: dropped anywhere (a client that goes away, a time-out, a panic),
+//! each releases what it holds, exactly once. No host calls the core to end something.
+
+use crate::shell::Shell;
+use homing_core::affinity::Outcome;
+use homing_core::ask::{self, Abandon, Ask, Dispatch, Failure, Refusal, Step, Ticket, TicketId};
+use homing_core::explain::Placement;
+use homing_core::fleet::WorkerInfo;
+use std::sync::Arc;
+
+/// A place in the queue; dropped, it is left.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    shell: Arc<Shell>,
+    ticket: Option<Ticket>,
+    id: TicketId,
+}
+
+impl Waiting {
+    pub(crate) fn new(shell: Arc<Shell>, ticket: Ticket) -> Self {
+        let id = ticket.id();
+        Self { shell, ticket: Some(ticket), id }
+    }
+
+    pub(crate) fn id(&self) -> TicketId {
+        self.id
+    }
+
+    pub(crate) fn into_ticket(mut self) -> Ticket {
+        self.ticket.take().expect("only this and drop take it, and both end the guard")
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.shell.forget_sleeper(self.id);
+        if let Some(ticket) = self.ticket.take() {
+            self.shell.core().cancel(self.shell.now(), ticket);
+            self.shell.pump();
+        }
+    }
+}
+
+/// A place on a target; dropped, it is given up as never dispatched.
+#[derive(Debug)]
+pub struct Granted {
+    shell: Arc<Shell>,
+    grant: Option<ask::Grant>,
+}
+
+impl Granted {
+    pub(crate) fn new(shell: Arc<Shell>, grant: ask::Grant) -> Self {
+        Self { shell, grant: Some(grant) }
+    }
+
+    /// The last look before dispatch (R10). Right before the first byte goes out.
+    ///
+    /// # Errors
+    /// The ask, when the session has moved: admit it again.
+    ///
+    /// # Panics
+    /// Never: the grant is taken here and on drop only.
+    #[expect(clippy::result_large_err, reason = "the ask goes straight back into admit")]
+    pub fn check(mut self) -> Result<Checked, Ask> {
+        let grant = self.grant.take().expect("taken here and on drop only");
+        match self.shell.core().check_dispatch(self.shell.now(), grant) {
+            Dispatch::Go(checked) => {
+                Ok(Checked { shell: self.shell.clone(), checked: Some(checked), sent: false })
+            }
+            Dispatch::Again(ask) => {
+                self.shell.pump();
+                Err(ask)
+            }
+        }
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant.take() {
+            self.shell.core().abandon(self.shell.now(), grant, Abandon::NotDispatched);
+            self.shell.pump();
+        }
+    }
+}
+
+/// A dispatch under way; dropped, its client has gone.
+#[derive(Debug)]
+pub struct Checked {
+    shell: Arc<Shell>,
+    checked: Option<ask::Checked>,
+    sent: bool,
+}
+
+impl Checked {
+    /// The worker.
+    #[must_use]
+    pub fn worker(&self) -> Arc<WorkerInfo> {
+        self.inner().grant().worker().clone()
+    }
+
+    /// Why it.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        *self.inner().grant().placement()
+    }
+
+    /// From here on bytes may reach the worker.
+    pub fn dispatching(&mut self) {
+        self.sent = true;
+    }
+
+    /// The worker has begun to answer (R11): the hold becomes a lease.
+    #[must_use]
+    pub fn begin(mut self) -> (Live, Outcome) {
+        let checked = self.take();
+        let (live, outcome) = self.shell.core().commit(self.shell.now(), checked);
+        (Live { shell: self.shell.clone(), live: Some(live) }, outcome)
+    }
+
+    /// The worker has answered with an error, which passes through (R12).
+    #[must_use]
+    pub fn answered_badly(mut self) -> Outcome {
+        let checked = self.take();
+        let outcome = self.shell.core().abandon(self.shell.now(), checked, Abandon::Failed);
+        self.shell.pump();
+        outcome
+    }
+
+    /// The dispatch failed before the worker had begun to answer: another place, if there is one.
+    ///
+    /// # Errors
+    /// The core's refusal; nothing is held then.
+    pub async fn failed(mut self, failure: Failure) -> Result<Granted, Refusal> {
+        let checked = self.take();
+        let name = checked.grant().worker().spec.name.clone();
+        let shell = self.shell.clone();
+        shell.metrics().retries(failure);
+        let (admission, events) = shell.core().retry(shell.now(), checked, failure);
+        shell.log_fleet(&name, &events);
+        shell.settle(admission).await
+    }
+
+    fn inner(&self) -> &ask::Checked {
+        self.checked.as_ref().expect("taken only by what consumes the guard")
+    }
+
+    fn take(&mut self) -> ask::Checked {
+        self.checked.take().expect("taken only by what consumes the guard")
+    }
+}
+
+impl Drop for Checked {
+    fn drop(&mut self) {
+        if let Some(checked) = self.checked.take() {
+            let why = if self.sent { Abandon::ClientGone } else { Abandon::NotDispatched };
+            self.shell.core().abandon(self.shell.now(), checked, why);
+            self.shell.pump();
+        }
+    }
+}
+
+/// A running request: it lives in the response body, and ends with it.
+#[derive(Debug)]
+pub struct Live {
+    shell: Arc<Shell>,
+    live: Option<ask::Live>,
+}
+
+impl Live {
+    /// It has come further.
+    pub fn progress(&self, step: Step) {
+        if let Some(live) = &self.live {
+            self.shell.core().progress(live, step);
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Some(live) = self.live.take() {
+            self.shell.core().finish(self.shell.now(), live);
+            self.shell.pump();
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! KV events from engines into the index.
+//!
+//! One thread owns every ZMQ socket (they are not to be shared) and sleeps until one of them has
+//! something. Each message is decoded and applied as it comes. The stream's sequence tells what ZMQ
+//! won't: a hole means that events were lost. This version can't ask for them again, so it forgets
+//! what it knew of that rank, which is less than there is but nothing that isn't (F24).
+//!
+//! * [`feed`]: one stream: sequence, decoding, counting;
+//! * `thread`: the sockets.
+
+mod feed;
+mod thread;
+
+pub use feed::{FeedBook, FeedStats};
+
+use crate::shell::Shell;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+/// Where one rank of a worker publishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feed {
+    /// The worker's name.
+    pub worker: String,
+    /// Its rank.
+    pub rank: u16,
+    /// The ZMQ endpoint.
+    pub endpoint: String,
+}
+
+#[derive(Debug)]
+enum Order {
+    Subscribe(Feed),
+    Unsubscribe(String),
+}
+
+/// The handle of the ingest thread. It ends when the last handle is dropped.
+#[derive(Clone, Debug)]
+pub struct Ingest {
+    orders: Sender<Order>,
+    book: Arc<FeedBook>,
+}
+
+impl Ingest {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(shell: Arc<Shell>) -> std::io::Result<Self> {
+        let (orders, inbox) = channel();
+        let book = Arc::new(FeedBook::default());
+        let theirs = book.clone();
+        std::thread::Builder::new()
+            .name("ingest".into())
+            .spawn(move || thread::run(&shell, &theirs, &inbox))?;
+        Ok(Self { orders, book })
+    }
+
+    /// What the feeds count.
+    #[must_use]
+    pub fn book(&self) -> Arc<FeedBook> {
+        self.book.clone()
+    }
+
+    /// Follows a feed; the same one again changes nothing, another endpoint replaces the old one.
+    pub fn subscribe(&self, feed: Feed) {
+        self.book.open(&feed.worker);
+        // The thread only ends with its last handle.
+        let _ = self.orders.send(Order::Subscribe(feed));
+    }
+
+    /// Follows a worker no more.
+    pub fn unsubscribe(&self, worker: &str) {
+        self.book.remove(worker);
+        let _ = self.orders.send(Order::Unsubscribe(worker.to_owned()));
+    }
+
+    /// The worker lives another life: its stream may begin anew without having lost anything.
+    pub fn reborn(&self, worker: &str) {
+        self.book.reborn(worker);
+    }
+
+    /// The worker publishes nothing: said once.
+    pub fn without_events(&self, worker: &str, why: &str) {
+        if self.book.without_events(worker) {
+            tracing::warn!(
+                worker,
+                why,
+                "the worker's cache is unknown: start vLLM with --kv-events-config \
+                 '{{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"topic\":\"kv-events\"}}'"
+            );
+        }
+    }
+
+    /// How a worker's cache is known: `events`, `connecting` or `none`.
+    #[must_use]
+    pub fn state(&self, worker: &str) -> &'static str {
+        self.book.state(worker)
+    }
+}

@@ -1,0 +1,27 @@
+//! The async shell around the core: everything that has a clock, a socket or a task.
+//!
+//! ```text
+//! settings     one raw file, environment and flags become one validated Settings
+//! clock        Unix time that never goes back
+//! shell        the core with what it needs: time, secret, metrics, wake-ups
+//! guard        tokens of the core that release themselves when dropped
+//! upstream     connections to workers, and what their failures mean
+//! fleet        the workers as tasks: probing them, learning what they serve
+//! ingest       their KV events over ZMQ, into the index
+//! compute      a bounded pool for work that would stall streams
+//! metrics      every metric, in one place
+//! lifecycle    tasks, and how they end
+//! ```
+//!
+//! Discovery is a port: a stream of changes. This version has the static one, in `fleet`.
+
+pub mod clock;
+pub mod compute;
+pub mod fleet;
+pub mod guard;
+pub mod ingest;
+pub mod lifecycle;
+pub mod metrics;
+pub mod settings;
+pub mod shell;
+pub mod upstream;

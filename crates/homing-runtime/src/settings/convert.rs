@@ -1,0 +1,237 @@
+//! The one conversion: from the raw structure to [`Settings`], with what a single key can't check.
+
+use super::problem::{Fault, Problem, Problems};
+use super::raw::{Group, Raw, is_settable};
+use super::types::{
+    Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
+    Policy, Queue, Retry, Routing, Settings, Upstream,
+};
+use super::value::Value;
+use super::{Effective, KEYS, Origin, Status, worker};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What a typed setting is made from.
+pub(super) trait FromValue: Sized {
+    /// `None`: the value is of another kind, which only a slip in the key table can cause.
+    fn from_value(value: Value) -> Option<Self>;
+}
+
+/// Implements [`FromValue`] for types that one kind of value gives.
+macro_rules! from_value {
+    ($($type:ty: $pattern:pat => $made:expr,)+) => {
+        $(impl FromValue for $type {
+            fn from_value(value: Value) -> Option<Self> {
+                match value {
+                    $pattern => $made,
+                    _ => None,
+                }
+            }
+        })+
+    };
+}
+
+from_value! {
+    bool: Value::Bool(yes) => Some(yes),
+    u32: Value::Int(number) => number.try_into().ok(),
+    usize: Value::Int(number) | Value::Size(number) => number.try_into().ok(),
+    Duration: Value::Duration(span) => Some(span),
+    SocketAddr: Value::Listen(address) => Some(address),
+    String: Value::Text(text) => Some(text),
+    Vec<String>: Value::List(items) => Some(items),
+    BTreeMap<String, String>: Value::Labels(labels) => Some(labels),
+    serde_json::Map<String, serde_json::Value>: Value::Json(map) => Some(map),
+    AffinityMode: Value::Word(word) => Self::from_word(word),
+    OnDown: Value::Word(word) => Self::from_word(word),
+    Policy: Value::Word(word) => Self::from_word(word),
+    IndexSource: Value::Word(word) => Self::from_word(word),
+    LogFormat: Value::Word(word) => Self::from_word(word),
+}
+
+impl FromValue for Option<Duration> {
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Duration(span) => Some(Some(span)),
+            Value::Off => Some(None),
+            _ => None,
+        }
+    }
+}
+
+/// Converts, and reports what is wrong between and within values.
+///
+/// # Errors
+///
+/// Only where the key table and this function disagree.
+pub(super) fn convert(raw: &Raw, problems: &mut Problems) -> Result<Settings, Problem> {
+    let top = &raw.top;
+    let settings = Settings {
+        gateway: gateway(top)?,
+        admin: Admin { listen: top.read("admin.listen")? },
+        upstream: Upstream {
+            connect_timeout: top.read("upstream.connect_timeout")?,
+            first_token_timeout: top.read("upstream.first_token_timeout")?,
+            idle_timeout: top.read("upstream.idle_timeout")?,
+            pool_idle: top.read("upstream.pool_idle")?,
+        },
+        health: Health {
+            interval: top.read("health.interval")?,
+            timeout: top.read("health.timeout")?,
+            failures: top.read("health.failures")?,
+            successes: top.read("health.successes")?,
+            path: health_path(top, problems)?,
+        },
+        retry: Retry { attempts: top.read("retry.attempts")? },
+        queue: Queue {
+            max_requests: top.read("queue.max_requests")?,
+            max_wait: top.read("queue.max_wait")?,
+            busy_active_requests: Some(top.read("queue.busy_active_requests")?)
+                .filter(|bound| *bound > 0),
+        },
+        affinity: affinity(top, problems)?,
+        routing: Routing { policy: top.read("routing.policy")? },
+        index: Index { source: top.read("index.source")? },
+        log: Log { format: top.read("log.format")?, access: top.read("log.access")? },
+        models: worker::models(&raw.models, problems)?,
+        workers: worker::workers(&raw.workers, problems)?,
+        effective: effective(raw),
+    };
+    listeners(&settings, top, problems);
+    Ok(settings)
+}
+
+fn gateway(top: &Group) -> Result<Gateway, Problem> {
+    Ok(Gateway {
+        listen: top.read("gateway.listen")?,
+        max_body: top.read("gateway.max_body")?,
+        open: top.read("gateway.open")?,
+        request_timeout: top.read("gateway.request_timeout")?,
+        shutdown_delay: top.read("gateway.shutdown_delay")?,
+        shutdown_grace: top.read("gateway.shutdown_grace")?,
+    })
+}
+
+/// The listeners' reach: what is off loopback is reachable by everybody.
+fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
+    let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
+    let (gateway, admin) = (&settings.gateway, &settings.admin);
+    if !local(gateway.listen) && !gateway.open && !top.is_unreadable("gateway.open") {
+        problems.push(conflict(
+            top,
+            "gateway.listen",
+            format!(
+                "`gateway.listen` = \"{}\" is off loopback, and nothing authenticates clients",
+                gateway.listen
+            ),
+            "listen on 127.0.0.1, or say gateway.open = true if the network itself is trusted",
+        ));
+    }
+    if !local(admin.listen) {
+        problems.push(conflict(
+            top,
+            "admin.listen",
+            format!(
+                "`admin.listen` = \"{}\" is off loopback, which asks for a token, and \
+                 `admin.token_file` is not built yet",
+                admin.listen
+            ),
+            "listen on 127.0.0.1",
+        ));
+    }
+    if gateway.listen == admin.listen && gateway.listen.port() != 0 {
+        problems.push(conflict(
+            top,
+            "admin.listen",
+            format!("`admin.listen` and `gateway.listen` are both \"{}\"", admin.listen),
+            "give them different ports",
+        ));
+    }
+}
+
+fn conflict(group: &Group, path: &str, what: String, mend: &str) -> Problem {
+    Problem {
+        fault: Fault::Conflict,
+        key: group.shown(path),
+        origin: group.origin(path),
+        what,
+        mend: mend.to_owned(),
+    }
+}
+
+/// A problem of one value that its kind can't see.
+pub(super) fn invalid(group: &Group, path: &str, what: &str, mend: &str) -> Problem {
+    let shown = group.value(path).map_or_else(String::new, |value| value.to_toml());
+    let key = group.shown(path);
+    Problem {
+        fault: Fault::Invalid,
+        what: format!("`{key}` = {} {what}", super::problem::echo(&shown)),
+        origin: group.origin(path),
+        key,
+        mend: mend.to_owned(),
+    }
+}
+
+fn health_path(top: &Group, problems: &mut Problems) -> Result<String, Problem> {
+    let path: String = top.read("health.path")?;
+    if !path.starts_with('/') || !path.bytes().all(|b| b.is_ascii_graphic() && b != b'#') {
+        let mend = "write a path of printable ASCII, e.g. \"/health\"";
+        problems.push(invalid(top, "health.path", "is not a path", mend));
+    }
+    Ok(path)
+}
+
+fn affinity(top: &Group, problems: &mut Problems) -> Result<Affinity, Problem> {
+    let mut headers: Vec<String> = Vec::new();
+    for header in top.read::<Vec<String>>("affinity.headers")? {
+        match http::HeaderName::from_bytes(header.as_bytes()) {
+            Ok(name) if headers.iter().any(|seen| seen == name.as_str()) => {}
+            Ok(name) => headers.push(name.as_str().to_owned()),
+            Err(_) => {
+                let what = format!("has \"{header}\", which can't be a header's name");
+                let mend = "write header names, e.g. \"x-session-id\"";
+                problems.push(invalid(top, "affinity.headers", &what, mend));
+            }
+        }
+    }
+    let body_fields: Vec<String> = top.read("affinity.body_fields")?;
+    if let Some(field) = body_fields.iter().find(|field| field.split('.').any(str::is_empty)) {
+        let what = format!("has \"{field}\", whose path has an empty step");
+        let mend = "write names joined by dots, e.g. \"metadata.user_id\"";
+        problems.push(invalid(top, "affinity.body_fields", &what, mend));
+    }
+    Ok(Affinity {
+        ttl: top.read("affinity.ttl")?,
+        mode: top.read("affinity.mode")?,
+        max_sessions: top.read("affinity.max_sessions")?,
+        on_down: top.read("affinity.on_down")?,
+        headers,
+        body_fields,
+        body_mode: top.read("affinity.body_mode")?,
+    })
+}
+
+/// Built keys, and what was given of the others, in the order of the table.
+fn effective(raw: &Raw) -> Vec<Effective> {
+    let mut lines = Vec::new();
+    let mut show = |group: &Group, path: &'static str, is_built: bool| {
+        let origin = group.origin(path);
+        if !is_built && origin == Origin::Default {
+            return;
+        }
+        if let Some(value) = group.value(path) {
+            lines.push(Effective { key: group.shown(path), value: value.to_toml(), origin });
+        }
+    };
+    for key in KEYS.iter().filter(|key| is_settable(key)) {
+        show(&raw.top, key.path, matches!(key.status, Status::Built));
+    }
+    for (section, groups) in [("models.", &raw.models), ("workers.", &raw.workers)] {
+        for group in groups {
+            for key in KEYS.iter().filter(|key| key.path.starts_with(section)) {
+                show(group, key.path, matches!(key.status, Status::Built));
+            }
+        }
+    }
+    lines
+}

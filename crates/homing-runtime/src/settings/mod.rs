@@ -1,0 +1,169 @@
+//! Settings: every source of configuration, checked and merged into one typed [`Settings`].
+//!
+//! A flag beats the environment, the environment beats the file, the file beats the default. The
+//! process environment, the clock and the disk are never read here: the caller hands over the text
+//! of the file, the variables and the flags ([`Sources`]), so every test is a plain function call.
+//!
+//! The one trick: [`table::KEYS`] is a table of every key that the documentation knows, with its
+//! kind, bounds, default, status and meaning. One generic reader turns TOML values and strings
+//! into values by kind (`value`), one walk collects them with their origins (`raw`, `file`), and
+//! one conversion gives the typed result (`convert`, `worker`). Unknown keys, the reference page
+//! ([`reference_markdown`]) and the printout of `homing check` come from the same table.
+//!
+//! # What is accepted before it is built
+//!
+//! One principle: **a value is accepted exactly when this build does what that value says.** Mostly
+//! that is the documented default, because most defaults say "off". Where the default itself
+//! describes something that the program does not do yet, it is refused like any other value, and
+//! leaving the key out is the honest way to write it.
+//!
+//! | key | accepted | why |
+//! |---|---|---|
+//! | `gateway.steering` | `"all"` | nobody's steering headers are barred |
+//! | `gateway.response_headers` | `"auto"` | without tenants it means all of them |
+//! | `gateway.body_memory` | nothing | held bodies have no common bound yet, only `gateway.max_body` each |
+//! | `upstream.tcp_user_timeout` | nothing | the socket option is not set yet |
+//! | `retry.budget` | nothing | retries are bounded by `retry.attempts` alone |
+//! | `overload.*`, `limits.*`, `queue.busy_prefill_tokens` | the defaults | they say "off", or say nothing while the rest is off |
+//! | `affinity.on_overload` | nothing | a worker's own 429 or 503 passes through; it is neither spilled nor counted |
+//! | `affinity.on_failure`, `on_full`, `reject_as`, `subagents`, `soft` | the defaults | what the core does |
+//! | `affinity.max_parallel` | `0` | no bound on one session yet; the documented default is 32 |
+//! | `affinity.key_file`, `snapshot`, `infer`, `prefill_ttl` | the defaults | they say "off" |
+//! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
+//! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
+//! | `index.verify` | `"off"` | predictions are not compared with usage yet; the documented default is `usage` |
+//! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |
+//! | `workers.weight`, `kv_replay`, `models.aliases` | the defaults | they say "none" |
+//! | `[[workers]]` with a key of `[upstream]` | nothing | one value for every worker yet |
+
+mod convert;
+mod file;
+mod keys;
+mod problem;
+mod raw;
+mod reference;
+mod table;
+mod types;
+mod value;
+mod worker;
+
+pub use keys::{Key, Kind, Section, Shape, Status, Step};
+pub use problem::{Fault, Origin, Problem, SettingsErrors};
+pub use reference::reference_markdown;
+pub use table::{KEYS, SECTIONS};
+pub use types::{
+    Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, Model,
+    OnDown, Policy, Queue, Retry, Routing, Settings, Upstream, Worker,
+};
+pub use worker::{UrlError, WorkerUrl};
+
+use problem::Problems;
+use std::path::PathBuf;
+
+/// Where settings come from. Nothing else is consulted.
+#[derive(Clone, Debug)]
+pub struct Sources<E = Vec<(String, String)>> {
+    /// The path (for messages) and the text of the TOML file.
+    pub file: Option<(PathBuf, String)>,
+    /// Environment variables as (name, value). Only names of the form `HOMING_<SECTION>__<KEY>`,
+    /// and `HOMING_WORKERS`, are looked at; others may be present.
+    pub env: E,
+    /// Values from the command line, in their order there.
+    pub overrides: Vec<Override>,
+}
+
+impl Default for Sources {
+    /// No source: all defaults.
+    fn default() -> Self {
+        Self { file: None, env: Vec::new(), overrides: Vec::new() }
+    }
+}
+
+/// A value from the command line.
+///
+/// A repeated flag of a list key, or of `workers`, appends; of any other key the last one wins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// The dotted key (`affinity.ttl`), or `workers`, whose value is one worker's URL.
+    pub key: String,
+    /// The value, written as in the environment: bare text, lists comma separated.
+    pub value: String,
+    /// The flag's name, for messages: `--session-ttl`.
+    pub flag: String,
+}
+
+/// One line of the effective configuration: see [`Settings::effective`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effective {
+    /// The dotted key; an entry of a list of tables has its place: `workers[0].url`.
+    pub key: String,
+    /// The value as TOML.
+    pub value: String,
+    /// Where the value came from.
+    pub origin: Origin,
+}
+
+impl Settings {
+    /// Reads, merges and checks all sources.
+    ///
+    /// # Errors
+    ///
+    /// Every problem of every source at once. Each names its key, its source and what to do.
+    pub fn load<E>(sources: Sources<E>) -> Result<Self, SettingsErrors>
+    where
+        E: IntoIterator<Item = (String, String)>,
+    {
+        let mut problems = Problems::default();
+        let raw = raw::Raw::collect(sources, &mut problems);
+        let settings = convert::convert(&raw, &mut problems);
+        match problems.into_errors() {
+            Some(errors) => Err(errors),
+            None => settings.map_err(SettingsErrors::from),
+        }
+    }
+
+    /// Every key of this build with its value and where it came from, in the order of the
+    /// reference page. Keys that are not built appear only where they were given (with the one
+    /// value that is accepted).
+    #[must_use]
+    pub fn effective(&self) -> &[Effective] {
+        &self.effective
+    }
+
+    /// [`Settings::effective`] as a TOML file with the origin of each value in a comment. Loading
+    /// it again gives the same settings.
+    #[must_use]
+    pub fn effective_toml(&self) -> String {
+        let mut out = String::new();
+        let mut heading = String::new();
+        for line in &self.effective {
+            let (section, key) = line.key.rsplit_once('.').unwrap_or(("", &line.key));
+            if section != heading {
+                if !out.is_empty() {
+                    out.push('\n');
+                }
+                let header = match section.split_once('[') {
+                    Some((many, _)) => format!("[[{many}]]\n"),
+                    None => format!("[{section}]\n"),
+                };
+                out.push_str(&header);
+                section.clone_into(&mut heading);
+            }
+            let origin = line.origin.to_string().replace(char::is_control, "?");
+            out.push_str(&format!("{key} = {}  # {origin}\n", line.value));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "round_trip_tests.rs"]
+mod round_trip_tests;
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod worker_tests;

@@ -1,0 +1,340 @@
+//! The table of every documented key: the one place that says what can be configured.
+//!
+//! Adding a setting means adding a row here and reading it in `convert`; building one that was
+//! planned means changing its status. The bounds are generous: they keep out slips (a second
+//! written as a day) and values that arithmetic could trip over, not unusual wishes.
+
+use super::keys::{Key, Kind, Section, Shape, Status, Step};
+use super::raw::WORKERS_MAX;
+use super::types::{AffinityMode, IndexSource, LogFormat, OnDown, Policy};
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// A year as humantime reads "1y": 365.25 days.
+const YEAR: Duration = Duration::from_secs(31_557_600);
+
+/// Longest path of a file or of a URL, in bytes (Linux' PATH_MAX).
+const PATH_BYTES_MAX: usize = 4096;
+/// Longest name of a worker, a model or a header, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+/// Most `[[models]]`: each may hold a tokenizer in memory.
+const MODELS_MAX: usize = 256;
+/// Most headers, body fields and the like: each costs a look at every request.
+const SOURCES_MAX: usize = 64;
+
+const NAME: Kind = Kind::Text { max: NAME_BYTES_MAX };
+const PATH: Kind = Kind::Text { max: PATH_BYTES_MAX };
+const LIST: Kind = Kind::List { max: SOURCES_MAX };
+const COUNT: Kind = Kind::Int { min: 0, max: 1_000_000_000 };
+const FRACTION: Kind = Kind::Float { min: 0.0, max: 1.0 };
+/// What bounds a request or a part of one.
+const PATIENCE: Kind = span(SECOND, DAY);
+
+const fn span(min: Duration, max: Duration) -> Kind {
+    Kind::Duration { min, max, off: false }
+}
+
+const fn words(built: &'static [&'static str], later: &'static [(&'static str, Step)]) -> Kind {
+    Kind::Choice { built, later }
+}
+
+const fn built(path: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
+    Key { path, kind, default, status: Status::Built, doc }
+}
+
+/// Planned; only the documented default is accepted, because it says what this build does.
+const fn later(
+    path: &'static str,
+    kind: Kind,
+    default: &'static str,
+    step: Step,
+    doc: &'static str,
+) -> Key {
+    Key { path, kind, default, status: Status::Only { value: default, step }, doc }
+}
+
+/// Planned; not even the documented default says what this build does.
+const fn refused(
+    path: &'static str,
+    kind: Kind,
+    default: &'static str,
+    (step, today): (Step, &'static str),
+    doc: &'static str,
+) -> Key {
+    Key { path, kind, default, status: Status::Refused { step, today }, doc }
+}
+
+const fn one(name: &'static str, doc: &'static str) -> Section {
+    Section { name, shape: Shape::One, doc }
+}
+
+const fn not_yet(name: &'static str, step: Step, doc: &'static str) -> Section {
+    Section { name, shape: Shape::Later(step), doc }
+}
+
+/// Every section, in the order of the reference page.
+pub const SECTIONS: &[Section] = &[
+    one("gateway", "The clients' side."),
+    one("gateway.tls", "TLS in front."),
+    one("admin", "The operators' side: metrics, health, the admin API."),
+    one("upstream", "Connections to workers; for every worker."),
+    one("health", "Probing of workers."),
+    one("retry", "What happens to a request whose worker fails before it answers."),
+    one("queue", "The admission queue of each partition."),
+    one("overload", "The overload detector."),
+    one("limits", "Limits of each tenant."),
+    not_yet("tenants", Step::Gateway, "Tenants and their own limits."),
+    one("affinity", "Sessions: how they are named, and how they hold on to their worker."),
+    one("routing", "The choice of a worker."),
+    one("index", "The picture of what each worker has cached."),
+    one("replication", "Bindings and load shared between routers."),
+    one("discovery", "Where workers come from."),
+    one("log", "Logs."),
+    Section {
+        name: "models",
+        shape: Shape::Many(MODELS_MAX),
+        doc: "What the fleet doesn't say of its models by itself; optional.",
+    },
+    Section {
+        name: "workers",
+        shape: Shape::Many(WORKERS_MAX),
+        doc: "The workers. `--worker URL` (repeated), or `HOMING_WORKERS` with URLs, comma \
+              separated, puts others in their place.",
+    },
+    not_yet("selection", Step::After, "The selection service."),
+    not_yet("ext_proc", Step::After, "The endpoint picker for Envoy."),
+];
+
+/// Every key, in the order of the reference page.
+#[rustfmt::skip] // a table: a row is a line or three
+pub const KEYS: &[Key] = &[
+    built("gateway.listen", Kind::Listen, "127.0.0.1:8080",
+        "Where clients connect. Port 0 takes a free one. Off loopback only with `gateway.open`."),
+    later("gateway.api_keys_file", PATH, "", Step::Gateway,
+        "A file of API keys; the key's name is the tenant."),
+    later("gateway.tenant_header", NAME, "", Step::Gateway,
+        "The header that names the tenant, taken only from `trusted_proxies`."),
+    later("gateway.trusted_proxies", LIST, "", Step::Gateway, "CIDRs of proxies in front."),
+    later("gateway.steering", words(&["all", "trusted", "off"], &[]), "all", Step::Gateway,
+        "Who may name workers, labels and priority in headers."),
+    later("gateway.response_headers", words(&["auto", "full", "minimal"], &[]), "auto",
+        Step::Gateway,
+        "Whether answers tell the worker and its cached tokens. `auto`: not where tenants exist."),
+    built("gateway.max_body", Kind::Size { min: 1 << 10, max: 1 << 30 }, "32MiB",
+        "Largest request body; a larger one is 413."),
+    refused("gateway.body_memory", Kind::Size { min: 1 << 20, max: 1 << 44 }, "1GiB",
+        (Step::Gateway, "each body is bounded by gateway.max_body, all of them by nothing"),
+        "Memory of all held bodies together."),
+    later("gateway.record", PATH, "", Step::Choosing, "A file for a trace without any text."),
+    later("gateway.pass_through", LIST, "", Step::Gateway, "More paths to pass through by load."),
+    built("gateway.open", Kind::Bool, "false",
+        "Start although `gateway.listen` is off loopback and nothing authenticates clients."),
+    built("gateway.request_timeout", PATIENCE, "30m",
+        "A request's whole time, to the end of its stream; then 504."),
+    built("gateway.shutdown_delay", span(Duration::ZERO, HOUR), "5s",
+        "After the stop signal: `/readyz` is 503, requests are still served."),
+    built("gateway.shutdown_grace", span(Duration::ZERO, DAY), "10m",
+        "After that: how long running streams may take to finish."),
+
+    later("gateway.tls.cert", PATH, "", Step::Gateway, "The certificate chain, PEM."),
+    later("gateway.tls.key", PATH, "", Step::Gateway, "Its key, PEM."),
+    later("gateway.tls.client_ca", PATH, "", Step::Gateway, "Whose client certificates to ask for."),
+
+    built("admin.listen", Kind::Listen, "127.0.0.1:9464",
+        "Where metrics, health and the admin API are served. Loopback only until \
+         `admin.token_file` is built."),
+    later("admin.token_file", PATH, "", Step::Gateway, "The token that the admin API asks for."),
+
+    later("upstream.api_key_file", PATH, "", Step::Gateway,
+        "The key towards workers; it replaces the clients' own authorization."),
+    later("upstream.ca_file", PATH, "", Step::Gateway, "The CA of the workers' certificates."),
+    later("upstream.cert_file", PATH, "", Step::Gateway, "The certificate shown to workers."),
+    later("upstream.key_file", PATH, "", Step::Gateway, "Its key."),
+    built("upstream.connect_timeout", span(Duration::from_millis(10), MINUTE), "2s",
+        "For a connection to a worker to be made."),
+    built("upstream.first_token_timeout", PATIENCE, "10m",
+        "From dispatch to the first byte of the answer's body."),
+    built("upstream.idle_timeout", PATIENCE, "5m", "Between two bytes of an answer."),
+    built("upstream.pool_idle", span(Duration::ZERO, HOUR), "3s",
+        "How long an unused connection is kept. Below the 5 s after which uvicorn closes it."),
+    refused("upstream.tcp_user_timeout", span(SECOND, HOUR), "20s",
+        (Step::Gateway, "the system's own time-out for unacknowledged bytes holds"),
+        "How long sent bytes may stay unacknowledged."),
+
+    built("health.interval", span(Duration::from_millis(50), HOUR), "5s",
+        "Between two probes of a worker."),
+    built("health.timeout", span(Duration::from_millis(10), MINUTE), "2s",
+        "For a probe to be answered."),
+    built("health.failures", Kind::Int { min: 1, max: 100 }, "3",
+        "So many failed probes in a row mark a worker Down. A refused connection does at once."),
+    built("health.successes", Kind::Int { min: 1, max: 100 }, "1",
+        "So many good probes in a row bring a worker back."),
+    built("health.path", PATH, "/health", "What is asked for, behind the worker's base path."),
+
+    built("retry.attempts", Kind::Int { min: 0, max: 10 }, "1",
+        "How often a request that no worker has begun to answer is tried again elsewhere."),
+    refused("retry.budget", FRACTION, "0.1",
+        (Step::Gateway, "retries are bounded by retry.attempts alone"),
+        "Retries as a share of the requests of the last 10 s."),
+    later("retry.resume", Kind::Bool, "false", Step::Gateway,
+        "Go on in mid-stream at another worker."),
+
+    built("queue.max_requests", Kind::Int { min: 0, max: 1_000_000 }, "0",
+        "Most requests that wait, per partition; 0: only explicit targets wait, at most 1,024."),
+    built("queue.max_wait", span(MS, HOUR), "30s", "Longest wait in the queue; then 504."),
+    built("queue.busy_active_requests", Kind::Int { min: 0, max: 1_000_000 }, "0",
+        "A worker is busy from so many active requests on; 0: never."),
+    later("queue.busy_prefill_tokens", COUNT, "0", Step::Choosing,
+        "A worker is busy from so many waiting prefill tokens on; 0: never."),
+
+    later("overload.active_requests", COUNT, "0", Step::Choosing,
+        "Overloaded from so many active requests on; 0: off."),
+    later("overload.kv_usage", FRACTION, "0.0", Step::Choosing,
+        "Overloaded from this share of KV memory on; 0: off."),
+    later("overload.factor", Kind::Float { min: 0.0, max: 1000.0 }, "0.0", Step::Choosing,
+        "Overloaded from so many times the pool's mean on; 0: off."),
+    later("overload.recover", FRACTION, "0.8", Step::Choosing,
+        "Back below this share of the bound."),
+
+    later("limits.concurrency", COUNT, "0", Step::Gateway, "Requests at a time; 0: no limit."),
+    later("limits.requests_per_minute", COUNT, "0", Step::Gateway, "0: no limit."),
+    later("limits.tokens_per_minute", COUNT, "0", Step::Gateway, "0: no limit."),
+    later("limits.max_sessions", COUNT, "0", Step::Gateway, "0: no limit."),
+
+    built("affinity.ttl", Kind::Duration { min: SECOND, max: YEAR, off: true }, "30m",
+        "Idle time-to-live of a binding. `off` makes session ids passive: recorded, without effect."),
+    later("affinity.prefill_ttl", NAME, "", Step::Contract,
+        "The prefill pool's own time-to-live; empty: as `affinity.ttl`."),
+    built("affinity.mode", words(AffinityMode::WORDS, &[]), "hard",
+        "Whether a session's worker is a rule or a preference. A request may choose its own by \
+         `x-homing-affinity`."),
+    built("affinity.soft", words(&["keep"], &[("weigh", Step::Choosing)]), "keep",
+        "What a preference means: kept while the worker is eligible, or weighed against load."),
+    built("affinity.max_sessions", Kind::Int { min: 1, max: 100_000_000 }, "1000000",
+        "Most bindings of a partition."),
+    built("affinity.on_full", words(&["route_unbound"], &[("evict_idle", Step::Contract)]),
+        "route_unbound",
+        "A new session at a full table: routed without a binding, or in the longest-idle one's \
+         place."),
+    refused("affinity.on_overload", words(&["spill", "reject", "wait", "dispatch"], &[]), "spill",
+        (Step::Contract, "a worker's own 429 or 503 passes through and the session stays"),
+        "A Hard session whose worker is overloaded."),
+    built("affinity.on_failure", words(&["rebind"], &[("reject", Step::Contract)]), "rebind",
+        "A Hard session whose live worker just failed this request."),
+    built("affinity.on_down", words(OnDown::WORDS, &[]), "rebind",
+        "A Hard session whose worker is Down but still known: moved, or 503 until it is back."),
+    built("affinity.reject_as", words(&["by_cause"], &[("invalid_argument", Step::Contract)]),
+        "by_cause", "The codes of refusals of a Hard session."),
+    built("affinity.subagents", words(&["own"], &[("group", Step::Contract)]), "own",
+        "Whether a request with a parent session binds alone, or with its siblings."),
+    Key {
+        path: "affinity.max_parallel",
+        kind: COUNT,
+        default: "32",
+        status: Status::Only { value: "0", step: Step::Contract },
+        doc: "Most requests at a time that count as one session; 0: no bound.",
+    },
+    later("affinity.infer", Kind::Bool, "false", Step::Contract,
+        "Sessions for clients that send no id."),
+    built("affinity.headers", LIST,
+        "x-homing-session-id, x-dynamo-session-affinity-id, x-dynamo-session-id, \
+         x-claude-code-session-id, x-session-id, session-id, session_id, x-session-affinity, \
+         x-smg-routing-key, x-sgl-routing-key, x-litellm-session-id, x-bf-session-id, \
+         x-aibrix-session-key, x-cache-affinity-key, x-multi-turn-session-id, x-grok-conv-id",
+        "Headers that may name a session, in order of precedence."),
+    built("affinity.body_fields", LIST, "prompt_cache_key, metadata.user_id",
+        "Dotted fields of the body that may name a session, asked after the headers, in order. \
+         Of Anthropic's `metadata.user_id` it is the session id inside."),
+    built("affinity.body_mode", words(AffinityMode::WORDS, &[]), "soft",
+        "The mode of sessions that a body field names; one such key may be shared by a whole \
+         application."),
+    later("affinity.snapshot", PATH, "", Step::Contract,
+        "A file that keeps bindings across restarts."),
+    later("affinity.key_file", PATH, "", Step::Contract,
+        "A file with the 32 bytes that key the session digests; empty: drawn anew at each start."),
+
+    built("routing.policy",
+        words(Policy::WORDS, &[("power_of_two", Step::Contract), ("latency", Step::Choosing)]),
+        "kv", "How a worker is chosen among the eligible ones."),
+
+    built("index.source", words(IndexSource::WORDS, &[("approximate", Step::Knowing)]), "auto",
+        "What fills the index. `auto`: a worker's KV events where it publishes them; else that \
+         worker has no index."),
+    refused("index.memory", Kind::Size { min: 1 << 20, max: 1 << 44 }, "2GiB",
+        (Step::Knowing, "the index holds what the engines' caches hold"),
+        "Memory of the whole index."),
+    Key {
+        path: "index.verify",
+        kind: words(&["usage", "inject_usage", "off"], &[]),
+        default: "usage",
+        status: Status::Only { value: "off", step: Step::Knowing },
+        doc: "How predicted cached tokens are compared with what the engines report.",
+    },
+
+    later("replication.backend", words(&["none", "nats", "etcd"], &[]), "none", Step::Replicas,
+        "What routers share bindings over."),
+    later("replication.mode", words(&["advisory", "authoritative"], &[]), "advisory",
+        Step::Replicas, "Whether a binding is made in the shared store first."),
+    later("replication.urls", LIST, "", Step::Replicas, "Where the backend is."),
+    later("replication.user", NAME, "", Step::Replicas, "Its user."),
+    later("replication.password_file", PATH, "", Step::Replicas, "A file with the password."),
+    later("replication.ca_file", PATH, "", Step::Replicas, "Its CA."),
+    later("replication.cert_file", PATH, "", Step::Replicas, "Our certificate."),
+    later("replication.key_file", PATH, "", Step::Replicas, "Its key."),
+    later("replication.on_store_failure", words(&["local", "fail"], &[]), "local", Step::Replicas,
+        "Whether requests go on without the store."),
+
+    built("discovery.backend",
+        words(&["static"], &[("file", Step::Replicas), ("etcd", Step::Replicas),
+            ("kubernetes", Step::Replicas)]),
+        "static", "Where workers come from: here, from `[[workers]]`."),
+    later("discovery.path", PATH, "", Step::Replicas, "The file, for `file`."),
+    later("discovery.urls", LIST, "", Step::Replicas, "Where etcd is."),
+    later("discovery.user", NAME, "", Step::Replicas, "Its user."),
+    later("discovery.password_file", PATH, "", Step::Replicas, "A file with the password."),
+    later("discovery.ca_file", PATH, "", Step::Replicas, "Its CA."),
+    later("discovery.cert_file", PATH, "", Step::Replicas, "Our certificate."),
+    later("discovery.key_file", PATH, "", Step::Replicas, "Its key."),
+
+    built("log.format", words(LogFormat::WORDS, &[]), "text", "For people, or a JSON object a line."),
+    built("log.access", Kind::Bool, "true", "One line a request."),
+
+    built("models.name", NAME, "", "The name as served. Required."),
+    later("models.aliases", LIST, "", Step::Gateway, "Other names for it."),
+    built("models.tokenizer", PATH, "",
+        "The folder with `tokenizer.json` and the chat template. Empty: prompts are not \
+         tokenized, requests are routed by load and session."),
+    built("models.chat_template_kwargs", Kind::Json, "",
+        "What the engine was started with for its chat template."),
+
+    built("workers.id", NAME, "",
+        "Its name in headers, the admin API and metrics: 1 to 128 printable ASCII characters \
+         without space and comma. Empty: `host:port` of the URL."),
+    built("workers.url", PATH, "", "`http://host:port`, with a base path if need be. Required."),
+    built("workers.role", words(&["aggregated"],
+        &[("prefill", Step::After), ("decode", Step::After)]), "aggregated",
+        "What it does."),
+    built("workers.dp_size", Kind::Int { min: 0, max: 4096 }, "0",
+        "Data-parallel ranks behind the URL. Only 0 and 1 until ranks are built (step 3)."),
+    built("workers.kv_events", NAME, "",
+        "The ZMQ endpoint of its KV events, `tcp://host:port`. Empty: the engine is asked."),
+    later("workers.kv_replay", NAME, "", Step::Knowing, "The ZMQ endpoint of its replay socket."),
+    built("workers.labels", Kind::Labels, "", "Labels, for requests that require some."),
+    later("workers.weight", Kind::Float { min: 0.01, max: 100.0 }, "1.0", Step::Choosing,
+        "Its capacity against the others'."),
+    own("workers.api_key_file", PATH), own("workers.ca_file", PATH),
+    own("workers.cert_file", PATH), own("workers.key_file", PATH),
+    own("workers.connect_timeout", NAME), own("workers.first_token_timeout", NAME),
+    own("workers.idle_timeout", NAME), own("workers.pool_idle", NAME),
+    own("workers.tcp_user_timeout", NAME),
+];
+
+/// A worker's own value of a key of `[upstream]`.
+const fn own(path: &'static str, kind: Kind) -> Key {
+    let why = (Step::Gateway, "the value of [upstream] holds for every worker");
+    refused(path, kind, "", why, "This worker's own value of the key of `[upstream]`.")
+}

@@ -1,0 +1,274 @@
+//! The typed settings: what the rest of the program sees.
+//!
+//! Plain data with public fields, grouped as in the file. Everything is checked: a value here is
+//! within the bounds that the key table states. Enumerations are this module's own, so that
+//! the core's types may change without the file format changing.
+
+use super::{Effective, WorkerUrl};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Declares an enumeration together with the words that stand for it in the file.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$vdoc])* $variant,)+
+        }
+
+        impl $name {
+            /// The words of the file, in the order of the variants.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The variant of a word of the file.
+            #[must_use]
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+
+            /// The word of the file.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// How firmly a session holds on to its worker (rule R06).
+    AffinityMode {
+        /// The session's turns go to its worker, or by the rules of R07.
+        Hard = "hard",
+        /// The session's worker is a preference.
+        Soft = "soft",
+    }
+}
+
+words! {
+    /// What happens to a Hard session whose worker is Down but still known (rule R07).
+    OnDown {
+        /// As if the worker had departed: the session moves and binds where it runs.
+        Rebind = "rebind",
+        /// 503 until the worker is back or gone; the binding is kept.
+        Reject = "reject",
+    }
+}
+
+words! {
+    /// How a worker is chosen among the eligible ones.
+    Policy {
+        /// By what is cached where, and by load.
+        Kv = "kv",
+        /// By load alone.
+        LeastLoaded = "least_loaded",
+        /// In turn.
+        RoundRobin = "round_robin",
+        /// By a draw.
+        Random = "random",
+    }
+}
+
+words! {
+    /// What fills the prefix index.
+    IndexSource {
+        /// A worker's KV events where it publishes them; else that worker has no index.
+        Auto = "auto",
+        /// KV events; a worker that publishes none is reported.
+        Events = "events",
+        /// Nothing; no feed is opened.
+        Off = "off",
+    }
+}
+
+words! {
+    /// The form of log lines.
+    LogFormat {
+        /// For people.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
+}
+
+/// All settings, checked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The clients' side.
+    pub gateway: Gateway,
+    /// The operators' side.
+    pub admin: Admin,
+    /// Connections to workers.
+    pub upstream: Upstream,
+    /// Probing of workers.
+    pub health: Health,
+    /// Retries.
+    pub retry: Retry,
+    /// The admission queue of each partition.
+    pub queue: Queue,
+    /// Sessions.
+    pub affinity: Affinity,
+    /// The choice of a worker.
+    pub routing: Routing,
+    /// The prefix index.
+    pub index: Index,
+    /// Logs.
+    pub log: Log,
+    /// What the fleet doesn't say of its models by itself; names are unique.
+    pub models: Vec<Model>,
+    /// The workers of static discovery; ids are unique.
+    pub workers: Vec<Worker>,
+    pub(super) effective: Vec<Effective>,
+}
+
+/// `[gateway]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Where clients connect. Default 127.0.0.1:8080; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Largest request body, in bytes; a larger one is 413. Default 32 MiB.
+    pub max_body: usize,
+    /// Whether `listen` may be off loopback although nothing authenticates clients. Default false.
+    pub open: bool,
+    /// A request's whole time from its head to the end of its stream; then 504. Default 30 min.
+    pub request_timeout: Duration,
+    /// From the stop signal on: unready but still serving. Default 5 s.
+    pub shutdown_delay: Duration,
+    /// After the delay: how long running streams may take to finish. Default 10 min.
+    pub shutdown_grace: Duration,
+}
+
+/// `[admin]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Where metrics, health and the admin API are served; loopback only. Default 127.0.0.1:9464.
+    pub listen: SocketAddr,
+}
+
+/// `[upstream]`: for every worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// For a connection to be made. Default 2 s.
+    pub connect_timeout: Duration,
+    /// From dispatch to the first byte of the answer's body. Default 10 min.
+    pub first_token_timeout: Duration,
+    /// Between two bytes of an answer. Default 5 min.
+    pub idle_timeout: Duration,
+    /// How long an unused connection is kept for reuse; zero keeps none. Default 3 s, below the
+    /// 5 s after which uvicorn closes it from the other end.
+    pub pool_idle: Duration,
+}
+
+/// `[health]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Between two probes of a worker. Default 5 s.
+    pub interval: Duration,
+    /// For a probe to be answered. Default 2 s.
+    pub timeout: Duration,
+    /// So many failed probes in a row mark a worker Down. Default 3.
+    pub failures: u32,
+    /// So many good probes in a row bring a worker back. Default 1.
+    pub successes: u32,
+    /// What is asked for, behind the worker's base path. Default `/health`.
+    pub path: String,
+}
+
+/// `[retry]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// How often a request that has not begun to be answered is tried again elsewhere. Default 1.
+    pub attempts: u32,
+}
+
+/// `[queue]`: per partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Most requests that wait; 0: only explicit targets wait, at most 1,024. Default 0.
+    pub max_requests: usize,
+    /// Longest wait; then 504. Default 30 s.
+    pub max_wait: Duration,
+    /// A target is busy from so many active requests on; `None`: never. Default 0, never.
+    pub busy_active_requests: Option<u32>,
+}
+
+/// `[affinity]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Affinity {
+    /// Idle time-to-live of a binding; `None` makes session ids passive. Default 30 min.
+    pub ttl: Option<Duration>,
+    /// The mode of sessions that a header names. Default hard.
+    pub mode: AffinityMode,
+    /// Most bindings of a partition; further sessions are routed unbound. Default 1,000,000.
+    pub max_sessions: usize,
+    /// What a Hard session does whose worker is Down. Default rebind.
+    pub on_down: OnDown,
+    /// Headers that may name a session, in order of precedence, lower case, without repeats.
+    pub headers: Vec<String>,
+    /// Dotted fields of the body that may name a session, in order, asked after the headers.
+    pub body_fields: Vec<String>,
+    /// The mode of sessions that a body field names. Default soft.
+    pub body_mode: AffinityMode,
+}
+
+/// `[routing]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// How a worker is chosen. Default kv.
+    pub policy: Policy,
+}
+
+/// `[index]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Index {
+    /// What fills the prefix index. Default auto.
+    pub source: IndexSource,
+}
+
+/// `[log]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// The form of log lines. Default text.
+    pub format: LogFormat,
+    /// Whether each request gets a line. Default true.
+    pub access: bool,
+}
+
+/// One `[[models]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// The name under which the engines serve it.
+    pub name: String,
+    /// The folder with its tokenizer and chat template; a relative one starts at the working
+    /// folder. `None`: its prompts are not tokenized here.
+    pub tokenizer: Option<PathBuf>,
+    /// What the chat template gets besides the request, as the engine was started. Default empty.
+    pub chat_template_kwargs: serde_json::Map<String, serde_json::Value>,
+}
+
+/// One `[[workers]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// Its name in headers, the admin API and metrics. Default `host:port`.
+    pub id: String,
+    /// Where it is.
+    pub url: WorkerUrl,
+    /// The ZMQ endpoint of its KV events; `None`: the engine is asked.
+    pub kv_events: Option<String>,
+    /// Labels, for requests that require some. Default none.
+    pub labels: BTreeMap<String, String>,
+}

@@ -1,0 +1,252 @@
+//! `[[workers]]` and `[[models]]`: the entries of lists, and the URL of a worker.
+
+use super::convert::invalid;
+use super::problem::{Fault, Problem, Problems};
+use super::raw::Group;
+use super::types::{Model, Worker};
+use super::{Origin, Step};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Longest id of a worker, in bytes: it is a header's value and a metric's label.
+const ID_BYTES_MAX: usize = 128;
+
+/// Most ranks behind one URL until ranks are built.
+const RANKS_BUILT: u32 = 1;
+
+/// Where a worker is: plain HTTP, a host with its port, and a base path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct WorkerUrl {
+    authority: String,
+    base_path: String,
+}
+
+impl WorkerUrl {
+    /// `host:port`; the port is always there, an IPv6 address is in brackets.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// What goes before each request's path: empty, or `/like/this` without a slash at its end.
+    #[must_use]
+    pub fn base_path(&self) -> &str {
+        &self.base_path
+    }
+}
+
+impl fmt::Display for WorkerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority, self.base_path)
+    }
+}
+
+/// Why something is not a worker's URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// A scheme that is documented and not built.
+    #[error("has a scheme that is not built yet (planned: {0})")]
+    NotBuilt(Step),
+    /// No scheme, or one that nobody knows.
+    #[error("does not begin with http://")]
+    Scheme,
+    /// A user or password inside.
+    #[error("holds a user name")]
+    User,
+    /// A query or fragment.
+    #[error("has a query or fragment")]
+    Query,
+    /// Anything else.
+    #[error("is not a URL")]
+    Malformed,
+}
+
+impl FromStr for WorkerUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        if ["https://", "unix:", "dns://"].iter().any(|scheme| text.starts_with(scheme)) {
+            return Err(UrlError::NotBuilt(Step::Gateway));
+        }
+        if !text.starts_with("http://") {
+            return Err(UrlError::Scheme);
+        }
+        // The parser below drops fragments without a word.
+        if text.contains(['?', '#']) {
+            return Err(UrlError::Query);
+        }
+        let uri: http::Uri = text.parse().map_err(|_| UrlError::Malformed)?;
+        let authority = uri.authority().ok_or(UrlError::Malformed)?;
+        if authority.as_str().contains('@') {
+            return Err(UrlError::User);
+        }
+        let host = authority.host();
+        // `http://host:` and ports beyond 65,535 pass the parser, with no port.
+        let port = match authority.as_str().strip_prefix(host).ok_or(UrlError::Malformed)? {
+            "" => 80,
+            port => port
+                .strip_prefix(':')
+                .and_then(|digits| digits.parse().ok())
+                .filter(|port: &u16| *port != 0)
+                .ok_or(UrlError::Malformed)?,
+        };
+        if host.is_empty() {
+            return Err(UrlError::Malformed);
+        }
+        Ok(Self {
+            authority: format!("{}:{port}", host.to_ascii_lowercase()),
+            base_path: uri.path().trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+/// The models; reports what is wrong with them.
+pub(super) fn models(groups: &[Group], problems: &mut Problems) -> Result<Vec<Model>, Problem> {
+    let mut models = Vec::with_capacity(groups.len());
+    let mut seen = HashMap::new();
+    for group in groups {
+        let name: String = group.read("models.name")?;
+        let tokenizer: String = group.read("models.tokenizer")?;
+        let chat_template_kwargs = group.read("models.chat_template_kwargs")?;
+        if group.is_unreadable("models.name") {
+            continue;
+        }
+        if name.is_empty() {
+            problems.push(missing(group, "models.name", "write the name as the engines serve it"));
+            continue;
+        }
+        if let Some(first) = seen.insert(name.clone(), &group.name) {
+            problems.push(twice(group, "models.name", &name, first, "describe each model once"));
+            continue;
+        }
+        let tokenizer = Some(PathBuf::from(tokenizer)).filter(|path| !path.as_os_str().is_empty());
+        models.push(Model { name, tokenizer, chat_template_kwargs });
+    }
+    Ok(models)
+}
+
+/// The workers; reports what is wrong with them.
+pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<Worker>, Problem> {
+    let mut workers = Vec::with_capacity(groups.len());
+    let mut seen = HashMap::new();
+    for group in groups {
+        check_ranks(group, problems)?;
+        let kv_events = kv_events(group, problems)?;
+        let labels = group.read("workers.labels")?;
+        let Some(url) = url(group, problems)? else { continue };
+        let Some(id) = id(group, &url, problems)? else { continue };
+        if let Some(first) = seen.insert(id.clone(), &group.name) {
+            let mend = "give each worker an id of its own";
+            problems.push(twice(group, "workers.id", &id, first, mend));
+            continue;
+        }
+        workers.push(Worker { id, url, kv_events, labels });
+    }
+    Ok(workers)
+}
+
+fn url(group: &Group, problems: &mut Problems) -> Result<Option<WorkerUrl>, Problem> {
+    const PATH: &str = "workers.url";
+    let text: String = group.read(PATH)?;
+    if group.is_unreadable(PATH) {
+        return Ok(None);
+    }
+    let mend = "write e.g. \"http://10.0.0.1:8000\"";
+    if text.is_empty() {
+        problems.push(missing(group, PATH, mend));
+        return Ok(None);
+    }
+    match text.parse() {
+        Ok(url) => return Ok(Some(url)),
+        Err(UrlError::User) => {
+            // The value is not repeated: it may hold a password.
+            let mut problem = invalid(group, PATH, "", "remove what is before the @");
+            problem.what = format!("`{}` {}", problem.key, UrlError::User);
+            problems.push(problem);
+        }
+        Err(error) => {
+            let mut problem = invalid(group, PATH, &error.to_string(), mend);
+            if matches!(error, UrlError::NotBuilt(_)) {
+                problem.fault = Fault::NotBuilt;
+            }
+            problems.push(problem);
+        }
+    }
+    Ok(None)
+}
+
+/// The id, or `host:port` where none is given.
+fn id(group: &Group, url: &WorkerUrl, problems: &mut Problems) -> Result<Option<String>, Problem> {
+    const PATH: &str = "workers.id";
+    let given: String = group.read(PATH)?;
+    if group.is_unreadable(PATH) {
+        return Ok(None);
+    }
+    let id = if given.is_empty() { url.authority().to_owned() } else { given };
+    // Requests name workers in comma-separated lists.
+    let fits = id.len() <= ID_BYTES_MAX && id.bytes().all(|b| b.is_ascii_graphic() && b != b',');
+    if !fits {
+        let what = "is not an id";
+        let mend = format!(
+            "write an id of 1 to {ID_BYTES_MAX} printable ASCII characters without space and comma"
+        );
+        problems.push(invalid(group, PATH, what, &mend));
+        return Ok(None);
+    }
+    Ok(Some(id))
+}
+
+fn check_ranks(group: &Group, problems: &mut Problems) -> Result<(), Problem> {
+    let ranks: u32 = group.read("workers.dp_size")?;
+    if ranks > RANKS_BUILT {
+        let what = format!("is not built yet (planned: {})", Step::Knowing);
+        let mend = "write 1, or start the engine with one URL for each rank";
+        let mut problem = invalid(group, "workers.dp_size", &what, mend);
+        problem.fault = Fault::NotBuilt;
+        problems.push(problem);
+    }
+    Ok(())
+}
+
+fn kv_events(group: &Group, problems: &mut Problems) -> Result<Option<String>, Problem> {
+    const PATH: &str = "workers.kv_events";
+    let endpoint: String = group.read(PATH)?;
+    if endpoint.is_empty() {
+        return Ok(None);
+    }
+    let address = endpoint.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
+    let fits = address.is_some_and(|(host, port)| {
+        !host.is_empty()
+            && host != "*"
+            && !host.contains(['/', ' '])
+            && port.parse::<u16>().is_ok_and(|port| port != 0)
+    });
+    if !fits {
+        let mend = "write where the engine publishes, e.g. \"tcp://10.0.0.1:5557\"";
+        problems.push(invalid(group, PATH, "is not an endpoint to connect to", mend));
+        return Ok(None);
+    }
+    Ok(Some(endpoint))
+}
+
+fn missing(group: &Group, path: &str, mend: &str) -> Problem {
+    Problem {
+        fault: Fault::Invalid,
+        key: group.shown(path),
+        origin: group.origin.clone().unwrap_or(Origin::Default),
+        what: format!("`{}` is missing", group.shown(path)),
+        mend: mend.to_owned(),
+    }
+}
+
+fn twice(group: &Group, path: &str, name: &str, first: &str, mend: &str) -> Problem {
+    Problem {
+        fault: Fault::Conflict,
+        key: group.shown(path),
+        origin: group.origin.clone().unwrap_or(Origin::Default),
+        what: format!("`{}` is \"{name}\", and so is that of `{first}`", group.shown(path)),
+        mend: mend.to_owned(),
+    }
+}

@@ -1,0 +1,97 @@
+//! Workers and models: their URLs, ids and lists.
+
+use super::tests::{load, problem, problems};
+use super::*;
+
+#[test]
+fn worker_urls() {
+    let good = [
+        ("http://10.0.0.1:8000", "10.0.0.1:8000", ""),
+        ("http://Host", "host:80", ""),
+        ("http://host:8000/", "host:8000", ""),
+        ("http://host:8000/a/b/", "host:8000", "/a/b"),
+        ("http://[::1]:8000", "[::1]:8000", ""),
+    ];
+    for (text, authority, base) in good {
+        let url: WorkerUrl = text.parse().unwrap();
+        assert_eq!((url.authority(), url.base_path()), (authority, base));
+        assert_eq!(url.to_string().parse(), Ok(url));
+    }
+    let bad = [
+        ("https://h", UrlError::NotBuilt(Step::Gateway)),
+        ("unix:/run/x", UrlError::NotBuilt(Step::Gateway)),
+        ("dns://h:1", UrlError::NotBuilt(Step::Gateway)),
+        ("h:1", UrlError::Scheme),
+        ("ftp://h", UrlError::Scheme),
+        ("", UrlError::Scheme),
+        ("http://", UrlError::Malformed),
+        ("http://:80", UrlError::Malformed),
+        ("http://h:", UrlError::Malformed),
+        ("http://h:0", UrlError::Malformed),
+        ("http://h:65536", UrlError::Malformed),
+        ("http://h h", UrlError::Malformed),
+        ("http://u:p@h", UrlError::User),
+        ("http://h/?q", UrlError::Query),
+        ("http://h/#f", UrlError::Query),
+    ];
+    for (text, error) in bad {
+        assert_eq!(text.parse::<WorkerUrl>(), Err(error), "{text}");
+    }
+    let text = problem("[[workers]]\nurl = \"http://u:secret@h\"");
+    assert!(!text.contains("secret"), "{text}");
+    let found = problems("[[workers]]\nurl = \"https://h\"");
+    assert_eq!(found[0].fault, Fault::NotBuilt);
+}
+
+#[test]
+fn workers_and_models_are_checked_one_by_one() {
+    let settings = load(
+        "[[models]]\nname = \"m\"\ntokenizer = \"/t\"\n\
+         chat_template_kwargs = { thinking = false, n = 0x10, f = 1.5, \"odd key\" = [1, \"\\u007f\"] }\n\
+         [[workers]]\nid = \"a\"\nurl = \"http://h:1\"\ndp_size = 1\n\
+         kv_events = \"tcp://h:5557\"\nlabels = { zone = \"a\", gpu = \"h200\" }\n",
+    );
+    let model = &settings.models[0];
+    assert_eq!(model.tokenizer, Some(PathBuf::from("/t")));
+    let kwargs = serde_json::to_value(&model.chat_template_kwargs).unwrap();
+    let expected =
+        serde_json::json!({"thinking": false, "n": 16, "f": 1.5, "odd key": [1, "\u{7f}"]});
+    assert_eq!(kwargs, expected);
+    let worker = &settings.workers[0];
+    assert_eq!(worker.kv_events.as_deref(), Some("tcp://h:5557"));
+    assert_eq!(worker.labels["gpu"], "h200");
+
+    let cases = [
+        ("[[workers]]\nid = \"a\"", "`workers[0].url` is missing"),
+        ("[[models]]\ntokenizer = \"/t\"", "`models[0].name` is missing"),
+        (
+            "[[workers]]\nurl = \"http://h:1\"\n[[workers]]\nurl = \"http://h:1/b\"",
+            "homing.toml:3: `workers[1].id` is \"h:1\", and so is that of `workers[0]`; give each",
+        ),
+        ("[[models]]\nname = \"m\"\n[[models]]\nname = \"m\"", "so is that of `models[0]`"),
+        ("[[workers]]\nurl = \"http://h:1\"\nid = \"a b\"", "is not an id"),
+        ("[[workers]]\nurl = \"http://h:1\"\nid = \"a,b\"", "is not an id"),
+        ("[[workers]]\nurl = \"http://h:1\"\ndp_size = 2", "is not built yet (planned: step 3"),
+        ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"tcp://*:5557\"", "is not an endpoint"),
+        ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"h:5557\"", "is not an endpoint"),
+        ("[[workers]]\nurl = \"http://h:1\"\nlabels = { a = 1 }", "has a bad label \"a\""),
+        ("[[workers]]\nurl = \"http://h:1\"\nlabels = { a = \"b,c\" }", "has a bad label"),
+        ("[[models]]\nname = \"m\"\nchat_template_kwargs = { d = 2020-01-01 }", "holds a number"),
+        ("[[models]]\nname = \"m\"\nchat_template_kwargs = { d = nan }", "holds a number"),
+        ("[workers]\nurl = \"http://h:1\"", "`workers` is a section"),
+        ("workers = [1]", "`workers` is a section"),
+        ("gateway = 1", "write [gateway] and its keys below"),
+        ("[selection]\nlisten = 1", "section `selection` is not built yet (planned: after step 6)"),
+        ("[affinity]\nheaders = [\"a b\"]", "can't be a header's name"),
+        ("[affinity]\nheaders = [\"a\", 1]", "has an item that is not text"),
+        ("[affinity]\nbody_fields = [\"a..b\"]", "has an empty step"),
+        ("[affinity]\nttl = \"400d\"", "is not within 1s to 1year"),
+        ("[affinity]\nttl = \"0s\"", "or \"off\""),
+        ("[health]\npath = \"/a\\u0007\"", "control character"),
+    ];
+    for (file, expected) in cases {
+        let text = problem(file);
+        assert!(text.contains(expected), "{text}");
+    }
+    load("tenants = []\nworkers = []\n[overload]\n");
+}

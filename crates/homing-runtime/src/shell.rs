@@ -1,0 +1,235 @@
+//! The core with what it needs from the world: the time, the session secret, metrics, and somebody who
+//! wakes those whose turn has come.
+
+use crate::clock::Clock;
+use crate::guard::{Granted, Waiting};
+use crate::metrics::Metrics;
+use homing_core::SelectionCore;
+use homing_core::ask::{Admission, Ask, Output, Refusal, TicketId};
+use homing_core::fleet::FleetEvent;
+use homing_core::ids::KeySecret;
+use homing_core::settings::{
+    AffinitySettings, CoreSettings, Mode, OnDown, PolicyKind, QueueSettings,
+};
+use homing_core::time::Time;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+use crate::settings::{self, AffinityMode, Policy, Settings};
+
+/// Shared by every host and task of the process.
+#[derive(Debug)]
+pub struct Shell {
+    core: SelectionCore,
+    clock: Clock,
+    secret: KeySecret,
+    metrics: Metrics,
+    sleepers: Mutex<HashMap<TicketId, Sleeper>>,
+}
+
+/// Somebody in the queue, or a wake-up that came before its sleeper lay down.
+#[derive(Debug)]
+enum Sleeper {
+    Asleep(oneshot::Sender<()>),
+    Called,
+}
+
+impl Shell {
+    /// A shell with an empty core. `entropy` keys sessions and seeds every choice.
+    #[must_use]
+    pub fn new(settings: &Settings, entropy: &[u8; 32]) -> Arc<Self> {
+        let mut seed = [0u8; 8];
+        seed.copy_from_slice(&entropy[..8]);
+        // The choices' seed must say nothing about the key: it goes through the keyed hash first.
+        let secret = KeySecret::new(entropy);
+        let seed = secret.digest(secret.session("", "", &seed)).0;
+        Arc::new(Self {
+            core: SelectionCore::new(core_settings(settings), seed),
+            clock: Clock::start(),
+            secret,
+            metrics: Metrics::new(),
+            sleepers: Mutex::default(),
+        })
+    }
+
+    /// The core. Calls that hold something go through the guards instead.
+    #[must_use]
+    pub fn core(&self) -> &SelectionCore {
+        &self.core
+    }
+
+    /// Now.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// The secret that keys sessions.
+    #[must_use]
+    pub fn secret(&self) -> &KeySecret {
+        &self.secret
+    }
+
+    /// The metrics.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Resolves, selects, and waits in the queue where it must. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// The core's refusal; nothing is held then.
+    pub async fn admit(self: &Arc<Self>, ask: Ask) -> Result<Granted, Refusal> {
+        let admission = self.core.admit(self.now(), ask);
+        self.settle(admission).await
+    }
+
+    /// Waits until an admission is granted or refused.
+    pub(crate) async fn settle(
+        self: &Arc<Self>,
+        mut admission: Admission,
+    ) -> Result<Granted, Refusal> {
+        let mut since = None;
+        let settled = loop {
+            match admission {
+                Admission::Granted(grant) => break Ok(Granted::new(self.clone(), grant)),
+                Admission::Refused(refusal) => break Err(refusal),
+                Admission::Waiting(ticket) => {
+                    since.get_or_insert_with(|| self.now());
+                    let waiting = Waiting::new(self.clone(), ticket);
+                    self.sleep(waiting.id()).await;
+                    admission = self.core.claim(self.now(), waiting.into_ticket());
+                }
+            }
+            self.pump();
+        };
+        if let Some(since) = since {
+            self.metrics.queue_wait.observe(self.now().since(since).as_secs_f64());
+        }
+        self.pump();
+        settled
+    }
+
+    async fn sleep(&self, id: TicketId) {
+        let called = {
+            let mut sleepers = self.sleepers.lock();
+            match sleepers.remove(&id) {
+                Some(Sleeper::Called) => return,
+                _ => {
+                    let (call, called) = oneshot::channel();
+                    sleepers.insert(id, Sleeper::Asleep(call));
+                    called
+                }
+            }
+        };
+        // An error means that the sender was replaced, which only a second sleeper could do.
+        let _ = called.await;
+    }
+
+    /// Whoever waited under `id` has left.
+    pub(crate) fn forget_sleeper(&self, id: TicketId) {
+        self.sleepers.lock().remove(&id);
+    }
+
+    /// Does what the core wants done. After every call that may free capacity or change the fleet.
+    pub fn pump(&self) {
+        while let Some(Output::Wake(id)) = self.core.poll_output() {
+            let mut sleepers = self.sleepers.lock();
+            match sleepers.remove(&id) {
+                Some(Sleeper::Asleep(call)) => {
+                    let _ = call.send(());
+                }
+                _ => {
+                    sleepers.insert(id, Sleeper::Called);
+                }
+            }
+        }
+    }
+
+    /// Keeps the core's time: expiry, deadlines in the queue. Runs until it is dropped.
+    pub async fn keep_time(self: Arc<Self>) {
+        // A deadline that is set while this sleeps is met at the next look, at most this much late.
+        const LOOK: Duration = Duration::from_millis(100);
+        loop {
+            let now = self.now();
+            if self.core.poll_timeout().is_some_and(|due| due <= now) {
+                self.core.handle_timeout(now);
+                self.pump();
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Logs what became of a change of the fleet: one line each, at the level that it deserves.
+    pub fn log_fleet(&self, name: &str, events: &[FleetEvent]) {
+        use homing_core::fleet::State;
+        for event in events {
+            match event {
+                FleetEvent::Registered(id) => {
+                    tracing::info!(worker = name, incarnation = id.0, "worker registered");
+                }
+                FleetEvent::Removed(id) => {
+                    tracing::info!(worker = name, incarnation = id.0, "worker removed");
+                }
+                FleetEvent::Reborn { old, new } => {
+                    tracing::info!(worker = name, old = old.0, new = new.0, "worker lives another life");
+                }
+                FleetEvent::State(_, State::Down) => {
+                    tracing::warn!(worker = name, "worker is down; probing goes on");
+                }
+                FleetEvent::State(_, state) => {
+                    tracing::info!(worker = name, %state, "worker changed its state");
+                }
+                FleetEvent::Placed(_, partition) => {
+                    tracing::info!(worker = name, partition = partition.0, "worker serves a pool");
+                }
+                FleetEvent::NameTaken(_, model) => tracing::warn!(
+                    worker = name,
+                    model = &**model,
+                    "this model name belongs to another pool; the worker won't get its requests"
+                ),
+            }
+        }
+    }
+}
+
+/// The one place where the file's words become the core's.
+fn core_settings(s: &Settings) -> CoreSettings {
+    CoreSettings {
+        affinity: AffinitySettings {
+            ttl: s.affinity.ttl,
+            max_sessions: s.affinity.max_sessions,
+            on_down: match s.affinity.on_down {
+                settings::OnDown::Rebind => OnDown::Rebind,
+                settings::OnDown::Reject => OnDown::Reject,
+            },
+        },
+        queue: QueueSettings {
+            max_requests: s.queue.max_requests,
+            max_wait: s.queue.max_wait,
+            busy_active_requests: s.queue.busy_active_requests.unwrap_or(0),
+        },
+        policy: match s.routing.policy {
+            Policy::Kv => PolicyKind::Kv,
+            Policy::LeastLoaded => PolicyKind::LeastLoaded,
+            Policy::RoundRobin => PolicyKind::RoundRobin,
+            Policy::Random => PolicyKind::Random,
+        },
+        retry_attempts: s.retry.attempts,
+        health_failures: s.health.failures,
+        health_successes: s.health.successes,
+    }
+}
+
+/// The core's word for a mode of the file.
+#[must_use]
+pub fn core_mode(mode: AffinityMode) -> Mode {
+    match mode {
+        AffinityMode::Hard => Mode::Hard,
+        AffinityMode::Soft => Mode::Soft,
+    }
+}

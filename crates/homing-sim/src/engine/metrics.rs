@@ -1,0 +1,182 @@
+//! What an engine counted, in modelled time, and its `/metrics` page under vLLM's names.
+//!
+//! Names, labels, help texts' meaning and bucket edges were read from a vLLM 0.32.0 server. Two counts
+//! differ on purpose: a request is counted as one prefix-cache query, at its admission, where vLLM
+//! counts each attempt to admit it; and the page has only the families that routers and this project's
+//! tests read.
+
+use super::histogram::{Histogram, ITL_EDGES, REQUEST_EDGES, TTFT_EDGES};
+use super::model::{Engine, FinishReason};
+use homing_core::time::Time;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Counters and histograms of one engine.
+#[derive(Clone, Debug)]
+pub struct EngineMetrics {
+    /// Prompt tokens of admitted requests.
+    pub prefix_cache_queries: u64,
+    /// Those of them that were reused.
+    pub prefix_cache_hits: u64,
+    /// Prompt tokens whose prefill is done, reused ones included.
+    pub prompt_tokens: u64,
+    /// Output tokens.
+    pub generation_tokens: u64,
+    /// Times that a running request lost its blocks.
+    pub preemptions: u64,
+    /// Requests that ended by themselves.
+    pub stopped: u64,
+    /// Requests that reached a length limit.
+    pub cut: u64,
+    /// Requests whose client left.
+    pub aborted: u64,
+    /// From submission to the first token.
+    pub ttft: Histogram,
+    /// Between tokens.
+    pub itl: Histogram,
+    /// From submission to the last token.
+    pub e2e: Histogram,
+    /// From submission to admission.
+    pub queue: Histogram,
+}
+
+impl Default for EngineMetrics {
+    fn default() -> Self {
+        Self {
+            prefix_cache_queries: 0,
+            prefix_cache_hits: 0,
+            prompt_tokens: 0,
+            generation_tokens: 0,
+            preemptions: 0,
+            stopped: 0,
+            cut: 0,
+            aborted: 0,
+            ttft: Histogram::new(&TTFT_EDGES),
+            itl: Histogram::new(&ITL_EDGES),
+            e2e: Histogram::new(&REQUEST_EDGES),
+            queue: Histogram::new(&REQUEST_EDGES),
+        }
+    }
+}
+
+impl EngineMetrics {
+    pub(super) fn admitted(&mut self, prompt: usize, cached: usize, waited: Duration) {
+        self.prefix_cache_queries += prompt as u64;
+        self.prefix_cache_hits += cached as u64;
+        self.queue.observe(waited);
+    }
+
+    pub(super) fn first_token(&mut self, prompt: usize, ttft: Duration) {
+        self.prompt_tokens += prompt as u64;
+        self.generation_tokens += 1;
+        self.ttft.observe(ttft);
+    }
+
+    pub(super) fn token(&mut self, gap: Duration) {
+        self.generation_tokens += 1;
+        self.itl.observe(gap);
+    }
+
+    pub(super) fn done(&mut self, reason: FinishReason, e2e: Duration) {
+        match reason {
+            FinishReason::Stop => self.stopped += 1,
+            FinishReason::Length => self.cut += 1,
+        }
+        self.e2e.observe(e2e);
+    }
+}
+
+/// The `/metrics` page of `engine`, serving `model` since `started`; Prometheus text format 0.0.4.
+#[must_use]
+pub fn render(engine: &Engine, model: &str, started: Time) -> String {
+    let m = engine.metrics();
+    let cache = engine.config().cache;
+    let model = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let mut page = Page {
+        out: String::with_capacity(8192),
+        labels: format!("engine=\"0\",model_name=\"{model}\""),
+    };
+    page.head(
+        "process_start_time_seconds",
+        "gauge",
+        "Start time of the process since unix epoch in seconds.",
+    );
+    let _ = writeln!(page.out, "process_start_time_seconds {}", started.as_micros() as f64 / 1e6);
+    page.gauge("num_requests_running", "Requests in the running batch.", engine.running() as f64);
+    page.gauge(
+        "num_requests_waiting",
+        "Requests that wait for the batch.",
+        engine.waiting() as f64,
+    );
+    page.gauge(
+        "kv_cache_usage_perc",
+        "Share of the KV cache in use; 1 is all of it.",
+        engine.kv_usage(),
+    );
+    page.counter(
+        "prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache.",
+        m.prefix_cache_queries,
+    );
+    page.counter(
+        "prefix_cache_hits",
+        "Prompt tokens found in the prefix cache.",
+        m.prefix_cache_hits,
+    );
+    page.counter("num_preemptions", "Running requests that lost their blocks.", m.preemptions);
+    page.counter("prompt_tokens", "Prompt tokens processed.", m.prompt_tokens);
+    page.counter("generation_tokens", "Tokens generated.", m.generation_tokens);
+    page.head("vllm:request_success_total", "counter", "Requests that ended, by reason.");
+    for (reason, n) in [("stop", m.stopped), ("length", m.cut), ("abort", m.aborted)] {
+        let labels = &page.labels;
+        let _ = writeln!(
+            page.out,
+            "vllm:request_success_total{{{labels},finished_reason=\"{reason}\"}} {n}.0"
+        );
+    }
+    page.histogram("time_to_first_token_seconds", "Time to the first token, in seconds.", &m.ttft);
+    page.histogram("inter_token_latency_seconds", "Time between tokens, in seconds.", &m.itl);
+    page.histogram("e2e_request_latency_seconds", "Time to the last token, in seconds.", &m.e2e);
+    page.histogram("request_queue_time_seconds", "Time in the queue, in seconds.", &m.queue);
+    page.head("vllm:cache_config_info", "gauge", "How the cache was configured.");
+    let _ = writeln!(
+        page.out,
+        "vllm:cache_config_info{{block_size=\"{}\",enable_prefix_caching=\"True\",engine=\"0\",num_gpu_blocks=\"{}\"}} 1.0",
+        cache.block_size.max(1),
+        cache.blocks.max(1),
+    );
+    page.out
+}
+
+struct Page {
+    out: String,
+    labels: String,
+}
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.head(&format!("vllm:{name}"), "gauge", help);
+        let _ = writeln!(self.out, "vllm:{name}{{{}}} {value:?}", self.labels);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.head(&format!("vllm:{name}_total"), "counter", help);
+        let _ = writeln!(self.out, "vllm:{name}_total{{{}}} {value}.0", self.labels);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, it: &Histogram) {
+        self.head(&format!("vllm:{name}"), "histogram", help);
+        let Self { out, labels } = self;
+        for (edge, n) in it.cumulative() {
+            let _ = writeln!(out, "vllm:{name}_bucket{{{labels},le=\"{edge:?}\"}} {n}.0");
+        }
+        let n = it.count();
+        let _ = writeln!(out, "vllm:{name}_bucket{{{labels},le=\"+Inf\"}} {n}.0");
+        let _ = writeln!(out, "vllm:{name}_count{{{labels}}} {n}.0");
+        let _ = writeln!(out, "vllm:{name}_sum{{{labels}}} {:?}", it.sum());
+    }
+}

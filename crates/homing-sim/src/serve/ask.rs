@@ -1,0 +1,138 @@
+//! A completion request: the members that the mock heeds, checked. All others are ignored, as sampling
+//! parameters mean nothing to it.
+
+use super::driver::{Driver, Generation};
+use super::model::{Model, Reply};
+use super::refusal::Refusal;
+use crate::engine::sequence::Namespace;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The two ways to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Api {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completion,
+}
+
+/// A request that the engine has taken, and what its answer needs.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) stream: bool,
+    /// A last chunk with the usage.
+    pub(super) include_usage: bool,
+    /// The text that comes before the answer (`echo`); "" for none.
+    pub(super) echo: String,
+    pub(super) prompt_tokens: usize,
+    /// The answer's text, token by token.
+    pub(super) pieces: Vec<String>,
+    pub(super) generation: Generation,
+}
+
+/// vLLM's default for the length of a plain completion.
+const COMPLETION_TOKENS: usize = 16;
+
+/// Checks a request and submits it.
+pub(super) fn accept(
+    api: Api,
+    body: &[u8],
+    served: &str,
+    model: &Model,
+    driver: &Arc<Driver>,
+) -> Result<Accepted, Refusal> {
+    let body = parse(body)?;
+    check_model(&body, served)?;
+    if body.get("n").is_some_and(|n| !n.is_null() && n.as_u64() != Some(1)) {
+        return Err(Refusal::bad("n", "this mock gives one answer a request; leave n out"));
+    }
+    let stream = flag(&body, "stream")?;
+    let options = body.get("stream_options").filter(|options| !options.is_null());
+    if options.is_some() && !stream {
+        return Err(Refusal::bad("stream_options", "stream_options need stream = true"));
+    }
+    let include_usage = match options {
+        Some(options) => flag(options, "include_usage")?,
+        None => false,
+    };
+    let tokens = match api {
+        Api::Chat => model.chat(&body)?,
+        Api::Completion => {
+            let prompt = body.get("prompt").unwrap_or(&Value::Null);
+            model.completion(prompt)?
+        }
+    };
+    let limit = driver.max_model_len();
+    let room = limit.saturating_sub(tokens.len());
+    let wanted = wanted(api, &body, room)?;
+    if wanted > room && room > 0 {
+        let message = format!(
+            "the maximum context length is {limit} tokens, and {} of the prompt and {wanted} of the \
+             output are more",
+            tokens.len()
+        );
+        return Err(Refusal::bad("max_tokens", message));
+    }
+    let echo = if api == Api::Completion && flag(&body, "echo")? {
+        model.decode(&tokens)?
+    } else {
+        String::new()
+    };
+    let prompt_tokens = tokens.len();
+    let exactly = flag(&body, "ignore_eos")?;
+    let Reply { tokens: output, pieces, ending } =
+        model.reply(&tokens, wanted.min(room), exactly)?;
+    let generation = driver.submit(tokens, output, ending, namespace(&body)?)?;
+    Ok(Accepted { stream, include_usage, echo, prompt_tokens, pieces, generation })
+}
+
+/// A body as JSON object.
+pub(super) fn parse(body: &[u8]) -> Result<Value, Refusal> {
+    let body: Value = serde_json::from_slice(body)
+        .map_err(|error| Refusal::bad(None, format!("the body is not JSON: {error}")))?;
+    if body.is_object() { Ok(body) } else { Err(Refusal::bad(None, "the body is no JSON object")) }
+}
+
+/// Only the served model; a request that names none means it.
+pub(super) fn check_model(body: &Value, served: &str) -> Result<(), Refusal> {
+    match body.get("model") {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::String(name)) if name == served => Ok(()),
+        Some(Value::String(name)) => Err(Refusal::unknown_model(name, served)),
+        Some(_) => Err(Refusal::bad("model", "model is no string")),
+    }
+}
+
+/// A boolean member; absent or null is false.
+pub(super) fn flag(body: &Value, name: &'static str) -> Result<bool, Refusal> {
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(on)) => Ok(*on),
+        Some(_) => Err(Refusal::bad(name, format!("{name} is neither true nor false"))),
+    }
+}
+
+/// How many output tokens the client wants at most.
+fn wanted(api: Api, body: &Value, room: usize) -> Result<usize, Refusal> {
+    // Chat clients send the newer name; vLLM prefers it too.
+    for name in ["max_completion_tokens", "max_tokens"] {
+        if let Some(value) = body.get(name).filter(|value| !value.is_null()) {
+            return match value.as_u64() {
+                Some(n) if n > 0 => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
+                _ => Err(Refusal::bad("max_tokens", format!("{name} is no positive integer"))),
+            };
+        }
+    }
+    Ok(if api == Api::Chat { room } else { COMPLETION_TOKENS.min(room) })
+}
+
+fn namespace(body: &Value) -> Result<Namespace, Refusal> {
+    match body.get("cache_salt") {
+        None | Some(Value::Null) => Ok(Namespace::default()),
+        Some(Value::String(salt)) if !salt.is_empty() => {
+            Ok(Namespace { adapter: String::new(), salt: salt.clone() })
+        }
+        Some(_) => Err(Refusal::bad("cache_salt", "cache_salt is no string with something in it")),
+    }
+}

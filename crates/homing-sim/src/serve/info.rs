@@ -1,0 +1,57 @@
+//! The paths that tell about the engine: `/v1/models`, `/kv_event_sources`, `/tokenize`.
+
+use super::ask::{check_model, parse};
+use super::driver::Driver;
+use super::feed::{HIGH_WATER, QUEUE};
+use super::model::Model;
+use super::refusal::Refusal;
+use super::shape::seconds;
+use serde_json::{Value, json};
+
+/// The list of served models.
+pub(super) fn models(served: &str, driver: &Driver) -> Value {
+    let created = seconds(driver.began_at());
+    json!({
+        "object": "list",
+        "data": [{
+            "id": served, "object": "model", "created": created, "owned_by": "homing-mock",
+            "root": served, "parent": null, "max_model_len": driver.max_model_len(),
+        }],
+    })
+}
+
+/// Where KV events are published, by data-parallel rank; `None` where they are not.
+pub(super) fn kv_event_sources(driver: &Driver) -> Option<Value> {
+    let (endpoint, topic) = driver.feed()?;
+    // No replay endpoint yet, and so no batches kept for it.
+    Some(json!({
+        "0": {
+            "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": endpoint,
+            "replay_endpoint": null, "buffer_steps": 10_000, "hwm": HIGH_WATER,
+            "max_queue_size": QUEUE, "topic": topic,
+        },
+    }))
+}
+
+/// The tokens of a `prompt` or of `messages`.
+pub(super) fn tokenize(
+    body: &[u8],
+    served: &str,
+    model: &Model,
+    driver: &Driver,
+) -> Result<Value, Refusal> {
+    let body = parse(body)?;
+    check_model(&body, served)?;
+    let tokens = match body.get("prompt") {
+        Some(Value::String(prompt)) => {
+            let specials = body.get("add_special_tokens").and_then(Value::as_bool).unwrap_or(true);
+            model.text(prompt, specials)?
+        }
+        Some(_) => return Err(Refusal::bad("prompt", "prompt is no string")),
+        None => model.chat(&body)?,
+    };
+    Ok(json!({
+        "count": tokens.len(), "max_model_len": driver.max_model_len(), "tokens": tokens,
+        "token_strs": null,
+    }))
+}

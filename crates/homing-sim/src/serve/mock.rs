@@ -1,0 +1,204 @@
+//! Start, run, stop.
+
+use super::config::MockConfig;
+use super::driver::Driver;
+use super::feed::{Feed, FeedError};
+use super::http::{App, serve};
+use super::model::{Model, PromptCodec};
+use homing_core::hash::EngineHash;
+use homing_prompt::{LoadError, PromptError};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// How long requests in flight may go on after a stop.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Why a mock did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address is taken, or not ours.
+    #[error("cannot listen on {listen}: {why}; choose another address")]
+    Listen {
+        /// As configured.
+        listen: SocketAddr,
+        /// The system's reason.
+        why: std::io::Error,
+    },
+    /// The tokenizer's folder is not usable.
+    #[error("the tokenizer does not load: {0}")]
+    Tokenizer(#[from] LoadError),
+    /// The tokenizer can't encode plain words.
+    #[error("the tokenizer does not encode plain English words: {0}")]
+    Words(#[from] PromptError),
+    /// No KV events.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// The speedup makes no sense.
+    #[error("speedup is {0}; give a number above 0")]
+    Speedup(f64),
+    /// The system gives no thread or runtime.
+    #[error("cannot start the mock's thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A mock that is bound to its ports, and not yet served.
+pub struct Mock {
+    app: Arc<App>,
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+    max_connections: usize,
+}
+
+impl Mock {
+    /// Binds the ports and loads the tokenizer.
+    ///
+    /// # Errors
+    /// [`StartError`]: nothing is left bound then.
+    pub fn bind(config: MockConfig) -> Result<Self, StartError> {
+        if !(config.speedup.is_finite() && config.speedup > 0.0) {
+            return Err(StartError::Speedup(config.speedup));
+        }
+        let fail = |why| StartError::Listen { listen: config.listen, why };
+        let listener = std::net::TcpListener::bind(config.listen).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        let address = listener.local_addr().map_err(fail)?;
+        let codec = match &config.tokenizer {
+            Some(folder) => PromptCodec::load(folder)?,
+            None => PromptCodec::builtin(),
+        };
+        let feed = if config.stock {
+            None
+        } else {
+            Some(Feed::bind(&config.kv_endpoint, &config.kv_topic)?)
+        };
+        let places = config.engine.batch.max_queued.min(Semaphore::MAX_PERMITS);
+        let app = App {
+            served: config.model,
+            model: Model::new(codec)?,
+            driver: Arc::new(Driver::new(config.engine, config.speedup, feed)),
+            max_body: config.max_body,
+            details: !config.stock,
+            places: Arc::new(Semaphore::new(places)),
+            answers: AtomicU64::new(0),
+        };
+        let max_connections = config.max_connections;
+        Ok(Self { app: Arc::new(app), listener, address, max_connections })
+    }
+
+    /// Binds, and serves on a thread of its own until the handle is dropped.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn start(config: MockConfig) -> Result<MockHandle, StartError> {
+        let mock = Self::bind(config)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(StartError::Thread)?;
+        let stop = CancellationToken::new();
+        let (url, kv_endpoint) = (mock.url(), mock.kv_endpoint());
+        let (driver, stopped) = (mock.app.driver.clone(), stop.clone());
+        let thread = std::thread::Builder::new()
+            .name("mock".into())
+            .spawn(move || {
+                if let Err(error) = runtime.block_on(mock.run(stopped.cancelled())) {
+                    tracing::error!(%error, "a mock engine stopped");
+                }
+            })
+            .map_err(StartError::Thread)?;
+        Ok(MockHandle { url, kv_endpoint, driver, stop, thread: Some(thread) })
+    }
+
+    /// Serves until `shutdown` is ready, and then up to 5 s more for requests in flight. Best on a
+    /// current-thread runtime.
+    ///
+    /// # Errors
+    /// Where the runtime doesn't take the socket.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> std::io::Result<()> {
+        let listener = TcpListener::from_std(self.listener)?;
+        let (stop, halt) = (CancellationToken::new(), CancellationToken::new());
+        let driver = self.app.driver.clone();
+        let engine = driver.run(halt.clone());
+        let front = serve(self.app, listener, self.max_connections, stop.clone(), GRACE);
+        let watch = async {
+            shutdown.await;
+            stop.cancel();
+        };
+        // The engine must turn until the last request has ended, and no longer.
+        let front = async {
+            front.await;
+            halt.cancel();
+        };
+        tokio::join!(engine, front, watch);
+        Ok(())
+    }
+
+    /// Where it serves: `http://host:port`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Where it publishes KV events; `None` for a stock engine.
+    #[must_use]
+    pub fn kv_endpoint(&self) -> Option<String> {
+        self.app.driver.feed().map(|(endpoint, _)| endpoint)
+    }
+}
+
+/// A mock that runs on its own thread. Dropping it stops it, and waits for that.
+pub struct MockHandle {
+    url: String,
+    kv_endpoint: Option<String>,
+    driver: Arc<Driver>,
+    stop: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MockHandle {
+    /// Where it serves: `http://host:port`.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where it publishes KV events; `None` for a stock engine.
+    #[must_use]
+    pub fn kv_endpoint(&self) -> Option<&str> {
+        self.kv_endpoint.as_deref()
+    }
+
+    /// The engine's reusable blocks, one entry per copy, in the order of their names: the truth that an
+    /// index built from its events is compared with.
+    #[must_use]
+    pub fn cached_blocks(&self) -> Vec<EngineHash> {
+        self.driver.cached_blocks()
+    }
+
+    /// Asks it to stop, without waiting: requests in flight have 5 s.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Stops it and waits until it has.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl Drop for MockHandle {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been printed; there is nothing to add while dropping.
+            let _ = thread.join();
+        }
+    }
+}

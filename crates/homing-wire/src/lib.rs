@@ -1,0 +1,24 @@
+//! Bytes to types, and back where we speak ourselves: what engines publish about their KV caches, the
+//! part of a client's request that routing needs, the events of a relayed stream, and what engines
+//! answer about themselves.
+//!
+//! Everything here is a plain function or a small state machine over bytes: no sockets, no clock, no
+//! tasks. Everything that a peer can make large has a bound, and nothing a peer sends can panic.
+//!
+//! | module | reads | writes |
+//! |---|---|---|
+//! | [`kv_events`] | a batch of KV events (msgpack, every released vLLM and SGLang shape) | vLLM's map form |
+//! | [`frames`] | the three frames of a published message | the same |
+//! | [`request`] | a chat or completion request, without building a tree | - |
+//! | [`sse`] | a relayed event stream, in chunks of any cut | - |
+//! | [`usage`] | the usage of an answer or of a stream's last chunk | - |
+//! | [`errors`] | - | error bodies and error events in the API's own shape |
+//! | [`engine`] | `/v1/models`, `/kv_event_sources`, Prometheus text | - |
+
+pub mod engine;
+pub mod errors;
+pub mod frames;
+pub mod kv_events;
+pub mod request;
+pub mod sse;
+pub mod usage;

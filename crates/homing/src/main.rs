@@ -1,0 +1,78 @@
+//! The one binary. What each command does lives beside this file, one file a command; `homing --help`
+//! lists them.
+
+mod check;
+mod demo;
+mod logging;
+mod mock;
+mod serve;
+mod sources;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Routes LLM inference requests to the worker that already holds their KV cache, and keeps every
+/// session at home there.
+#[derive(Debug, Parser)]
+#[command(
+    name = "homing",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  homing demo\n  homing serve --worker http://10.0.0.1:8000 --worker \
+                  http://10.0.0.2:8000\n  homing serve --config homing.toml\n\nExit codes: 0 success, \
+                  1 failure, 2 bad usage or configuration."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// See it work: four simulated engines, the gateway, and agent sessions played through it
+    Demo(demo::Args),
+    /// Run the router
+    Serve(serve::Args),
+    /// Run one simulated engine behind the OpenAI API
+    Mock(mock::Args),
+    /// Validate a configuration and print it with its defaults and where each value came from
+    Check(check::Args),
+}
+
+/// How a command ends.
+#[derive(Debug)]
+enum Failure {
+    /// Exit code 2: the command line or the configuration is wrong.
+    Usage(String),
+    /// Exit code 1.
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Mock(args) => mock::run(&args),
+        Command::Check(args) => check::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(text)) => {
+            eprintln!("homing: {text}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(error)) => {
+            eprintln!("homing: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

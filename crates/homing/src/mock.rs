@@ -1,0 +1,96 @@
+//! `homing mock`: one simulated engine behind the OpenAI API.
+
+use crate::{Failure, logging};
+use anyhow::Context;
+use homing_runtime::settings::LogFormat;
+use homing_sim::engine::{CacheConfig, EngineConfig};
+use homing_sim::serve::{Mock, MockConfig};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The flags of `homing mock`.
+#[derive(Debug, clap::Args)]
+#[command(
+    about = "Run one simulated engine behind the OpenAI API: paged KV cache with prefix reuse, \
+             continuous batching, KV events over ZMQ in vLLM's wire format, /metrics under vLLM's names",
+    after_help = "Example:\n  homing mock --listen 127.0.0.1:8001 --blocks 2048 --speedup 10\n  \
+                  curl -s http://127.0.0.1:8001/kv_event_sources"
+)]
+pub(crate) struct Args {
+    /// Where it serves; port 0 takes a free one, and the first line printed says which
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
+    listen: SocketAddr,
+    /// The model's name
+    #[arg(long, value_name = "NAME", default_value = "homing-mock")]
+    model: String,
+    /// A folder with tokenizer.json and chat_template.jinja; default: Homing's own (assets/tokenizer)
+    #[arg(long, value_name = "FOLDER")]
+    tokenizer: Option<PathBuf>,
+    /// Blocks of the KV cache
+    #[arg(long, value_name = "N", default_value_t = CacheConfig::default().blocks)]
+    blocks: u32,
+    /// Tokens per block
+    #[arg(long, value_name = "N", default_value_t = CacheConfig::default().block_size)]
+    block_size: u32,
+    /// How much faster than real time it is
+    #[arg(long, value_name = "F", default_value_t = 1.0)]
+    speedup: f64,
+    /// Like an engine started without any extra flag: no KV events, no cached tokens in `usage`
+    #[arg(long)]
+    stock: bool,
+    /// Where it publishes KV events; port 0 takes a free one
+    #[arg(long, value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:0")]
+    kv_endpoint: String,
+    /// The topic of its KV events
+    #[arg(long, value_name = "TOPIC", default_value = "kv-events")]
+    kv_topic: String,
+    /// Seeds the names of its blocks
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    logging::start(LogFormat::Text, "warn");
+    let defaults = MockConfig::default();
+    let config = MockConfig {
+        listen: args.listen,
+        model: args.model.clone(),
+        tokenizer: args.tokenizer.clone(),
+        engine: EngineConfig {
+            cache: CacheConfig {
+                block_size: args.block_size,
+                blocks: args.blocks,
+                seed: args.seed,
+            },
+            ..defaults.engine
+        },
+        speedup: args.speedup,
+        stock: args.stock,
+        kv_endpoint: args.kv_endpoint.clone(),
+        kv_topic: args.kv_topic.clone(),
+        ..defaults
+    };
+    if !(args.speedup.is_finite() && args.speedup > 0.0) || args.blocks == 0 || args.block_size == 0 {
+        let text = "--speedup, --blocks and --block-size must be above 0";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let mock = Mock::bind(config).context("the mock engine can't start")?;
+    println!("listening on {}", mock.url());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the system gives no runtime")?;
+    runtime.block_on(async {
+        let mut term = signal(SignalKind::terminate()).context("SIGTERM can't be handled")?;
+        let mut int = signal(SignalKind::interrupt()).context("SIGINT can't be handled")?;
+        let stop = async move {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        };
+        mock.run(stop).await.context("the mock engine broke off").map_err(Failure::from)
+    })
+}

@@ -1,0 +1,60 @@
+//! `homing serve`: the router, until a signal stops it.
+
+use crate::sources::Flags;
+use crate::{Failure, logging};
+use anyhow::{Context, anyhow};
+use homing_hosts::{Server, StartError};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The flags of `homing serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  homing serve --worker http://127.0.0.1:8000\n  homing serve \
+                        --config homing.toml --policy least_loaded\n\nEvery key of the file can \
+                        also come from the environment: HOMING_AFFINITY__TTL=10m. SIGTERM: unready \
+                        for gateway.shutdown_delay, then no new connections, then running streams \
+                        finish within gateway.shutdown_grace; a second signal ends it at once.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    flags: Flags,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let settings = args.flags.settings()?;
+    if settings.workers.is_empty() {
+        let text = "there are no workers: give --worker URL, or [[workers]] in the file of --config";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    logging::start(settings.log.format, "info");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the system gives no runtime")?;
+    runtime.block_on(async {
+        let mut term = signal(SignalKind::terminate()).context("SIGTERM can't be handled")?;
+        let mut int = signal(SignalKind::interrupt()).context("SIGINT can't be handled")?;
+        let server = Server::start(settings).await.map_err(|error| match error {
+            StartError::Tokenizer { .. } => Failure::Usage(error.to_string()),
+            StartError::Listen { .. } | StartError::System { .. } => {
+                Failure::Failed(anyhow!(error))
+            }
+        })?;
+        println!("gateway on http://{}", server.gateway_address());
+        println!("admin on http://{}", server.admin_address());
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        tracing::info!("stopping: running streams may finish; a second signal ends them");
+        tokio::select! {
+            whole = server.shut_down() => {
+                if !whole {
+                    tracing::warn!("the grace period is over: what was still open is cut off");
+                }
+            }
+            _ = term.recv() => tracing::warn!("a second signal: what is still open is cut off"),
+            _ = int.recv() => tracing::warn!("a second signal: what is still open is cut off"),
+        }
+        Ok(())
+    })
+}

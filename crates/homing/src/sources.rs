@@ -1,0 +1,61 @@
+//! Where settings come from on a command line: `--config`, the environment, and the flags.
+
+use crate::Failure;
+use anyhow::Context;
+use homing_runtime::settings::{Override, Settings, Sources};
+use std::path::PathBuf;
+
+/// The flags that `serve` and `check` share.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Flags {
+    /// The configuration file (TOML); docs/configuration.md lists every key
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A worker's base URL; repeat it for each worker
+    #[arg(long = "worker", value_name = "URL")]
+    workers: Vec<String>,
+    /// Where clients connect [gateway.listen, default 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Where metrics and the admin API are served [admin.listen, default 127.0.0.1:9464]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// Idle time after which a session is forgotten, or `off` [affinity.ttl, default 30m]
+    #[arg(long, value_name = "DURATION")]
+    session_ttl: Option<String>,
+    /// kv, least_loaded, round_robin or random [routing.policy, default kv]
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+}
+
+impl Flags {
+    /// The validated settings; flag over environment over file over default.
+    pub(crate) fn settings(&self) -> Result<Settings, Failure> {
+        let file = match &self.config {
+            None => None,
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .with_context(|| format!("can't read --config {}", path.display()))
+                    .map_err(|e| Failure::Usage(format!("{e:#}")))?;
+                Some((path.clone(), text))
+            }
+        };
+        let mut overrides: Vec<Override> =
+            self.workers.iter().map(|url| set("workers", url, "--worker")).collect();
+        let one = [
+            ("gateway.listen", &self.listen, "--listen"),
+            ("admin.listen", &self.admin, "--admin"),
+            ("affinity.ttl", &self.session_ttl, "--session-ttl"),
+            ("routing.policy", &self.policy, "--policy"),
+        ];
+        overrides.extend(
+            one.into_iter().filter_map(|(key, v, flag)| Some(set(key, v.as_ref()?, flag))),
+        );
+        Settings::load(Sources { file, env: std::env::vars(), overrides })
+            .map_err(|errors| Failure::Usage(errors.to_string()))
+    }
+}
+
+fn set(key: &str, value: &str, flag: &str) -> Override {
+    Override { key: key.to_owned(), value: value.to_owned(), flag: flag.to_owned() }
+}
