@@ -6,14 +6,14 @@
 //! they were scheduled.
 
 use crate::engine::{
-    Engine, EngineConfig, EngineOutput, EngineRequest, FinishReason, Histogram, RequestId,
-    SubmitError,
+    Engine, EngineConfig, EngineOutput, EngineRequest, FinishReason, RequestId, SubmitError,
 };
 use crate::plan::Plan;
 use homing_core::dice::Dice;
 use homing_core::hash::{HashSpace, Prompt};
 use homing_core::index::event::KvEvent;
 use homing_core::time::Time;
+use homing_wire::engine::Histogram;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -104,7 +104,7 @@ pub struct Report {
     pub hit_rate: f64,
     /// What one infinite cache would have reached with the same turns.
     pub best_hit_rate: f64,
-    /// Time to the first token, in the buckets of vLLM's `/metrics`; its quantiles are in seconds.
+    /// Time to the first token, in seconds, as a reader of the engines' `/metrics` would add it up.
     pub ttft: Histogram,
     /// Turns that each engine served.
     pub turns_per_worker: Vec<u64>,
@@ -324,7 +324,7 @@ impl<'a> Fleet<'a> {
             hits += m.prefix_cache_hits;
             queries += m.prefix_cache_queries;
             report.preemptions += m.preemptions;
-            report.ttft.merge(&m.ttft);
+            report.ttft.merge(&m.ttft.snapshot());
         }
         report.hit_rate = if queries == 0 { 0.0 } else { hits as f64 / queries as f64 };
         report

@@ -1,3 +1,5 @@
+//! Reuse and eviction by hand, and random work against a naive model of what must be cached.
+
 use super::super::sequence::Namespace;
 use super::*;
 use proptest::prelude::*;

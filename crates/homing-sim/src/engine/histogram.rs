@@ -1,8 +1,10 @@
-//! A Prometheus histogram with fixed edges, and the quantile that Prometheus would compute from it.
+//! What an engine records of its times: counts in buckets of fixed edges.
 //!
-//! Live figures are read from `/metrics` text and virtual ones from the engine itself; both go through
-//! this one type, so that their quantiles are comparable.
+//! It only counts. Whoever asks for a quantile asks `homing_wire`'s histogram, which reads `/metrics`
+//! text too: live figures come from that text and virtual ones from [`Histogram::snapshot`], and the
+//! two are equal to the last bit.
 
+use homing_wire::engine::Histogram as Snapshot;
 use std::time::Duration;
 
 /// vLLM's edges for `time_to_first_token_seconds`, in seconds (seen in vLLM 0.32.0).
@@ -24,31 +26,21 @@ pub const REQUEST_EDGES: [f64; 21] = [
 ];
 
 /// Counts per bucket, and the sum of what was observed.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Histogram {
-    edges: Vec<f64>,
+    /// Upper edges, ascending, in seconds.
+    edges: &'static [f64],
     /// One per edge and one above the last; not cumulative.
     counts: Vec<u64>,
+    /// In seconds.
     sum: f64,
 }
 
 impl Histogram {
-    /// An empty histogram with these upper edges, ascending.
+    /// An empty histogram with these upper edges, ascending, in seconds.
     #[must_use]
-    pub fn new(edges: &[f64]) -> Self {
-        Self { edges: edges.to_vec(), counts: vec![0; edges.len() + 1], sum: 0.0 }
-    }
-
-    /// From cumulative counts as the text format has them: one per edge, then the total.
-    #[must_use]
-    pub fn from_cumulative(edges: Vec<f64>, cumulative: &[u64], sum: f64) -> Self {
-        let mut counts = vec![0; edges.len() + 1];
-        let mut below = 0;
-        for (count, upto) in counts.iter_mut().zip(cumulative) {
-            *count = upto.saturating_sub(below);
-            below = below.max(*upto);
-        }
-        Self { edges, counts, sum }
+    pub fn new(edges: &'static [f64]) -> Self {
+        Self { edges, counts: vec![0; edges.len() + 1], sum: 0.0 }
     }
 
     /// Counts one duration.
@@ -61,62 +53,29 @@ impl Histogram {
         self.sum += seconds;
     }
 
-    /// Adds another histogram with the same edges; one with other edges is ignored, unless `self` has
-    /// none yet and takes them over.
-    pub fn merge(&mut self, other: &Self) {
-        if self.edges.is_empty() && self.count() == 0 {
-            *self = other.clone();
-        } else if self.edges == other.edges {
-            for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
-                *mine += theirs;
-            }
-            self.sum += other.sum;
-        }
+    /// (upper edge in seconds, how many values were at or below it), ascending. The last edge is
+    /// infinite, and its count that of all values.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        let edges = self.edges.iter().copied().chain([f64::INFINITY]);
+        edges.zip(&self.counts).scan(0, |below, (edge, count)| {
+            *below += count;
+            Some((edge, *below))
+        })
     }
 
-    /// The `q`-quantile in seconds, as Prometheus's `histogram_quantile` estimates it: linear within
-    /// the bucket, the last finite edge for what lies above it. 0 where nothing was observed.
-    #[must_use]
-    pub fn quantile(&self, q: f64) -> f64 {
-        let total = self.count();
-        let rank = q.clamp(0.0, 1.0) * total as f64;
-        let mut below = 0u64;
-        for (i, count) in self.counts.iter().enumerate() {
-            let upto = below + count;
-            if *count > 0 && upto as f64 >= rank {
-                let Some(upper) = self.edges.get(i) else { break };
-                let lower = if i == 0 { 0.0 } else { self.edges[i - 1] };
-                return lower + (upper - lower) * ((rank - below as f64) / *count as f64);
-            }
-            below = upto;
-        }
-        if total == 0 { 0.0 } else { self.edges.last().copied().unwrap_or(0.0) }
-    }
-
-    /// The mean in seconds; 0 where nothing was observed.
-    #[must_use]
-    pub fn mean(&self) -> f64 {
-        if self.count() == 0 { 0.0 } else { self.sum / self.count() as f64 }
-    }
-
-    /// How many values were observed.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-
-    /// Their sum in seconds.
+    /// The sum of all values, in seconds.
     #[must_use]
     pub const fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// (upper edge, how many values were at or below it), ascending; without the infinite bucket.
-    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
-        self.edges.iter().zip(&self.counts).scan(0, |below, (edge, count)| {
-            *below += count;
-            Some((*edge, *below))
-        })
+    /// What was recorded so far, as a reader of the engine's `/metrics` would have it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        snapshot.sum = self.sum;
+        self.cumulative().for_each(|(edge, count)| snapshot.add_bucket(edge, count as f64));
+        snapshot
     }
 }
 
@@ -133,31 +92,22 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_linear_within_a_bucket() {
-        let it = of(&[150, 160, 170, 180]);
-        assert!((it.quantile(0.5) - 0.15).abs() < 1e-9);
-        assert!((it.quantile(1.0) - 0.2).abs() < 1e-9);
-        assert!((of(&[50, 150]).quantile(0.25) - 0.05).abs() < 1e-9, "the first one begins at 0");
-        assert!((of(&[900]).quantile(0.5) - 0.4).abs() < 1e-9, "above the last edge: that edge");
-        assert!(of(&[]).quantile(0.5).abs() < 1e-9);
-    }
-
-    #[test]
     fn an_edge_belongs_to_the_bucket_below_it() {
-        assert_eq!(of(&[100]).cumulative().next(), Some((0.1, 1)));
+        let it = of(&[50, 100, 101, 900]);
+        let cumulative: Vec<_> = it.cumulative().collect();
+        assert_eq!(cumulative, [(0.1, 2), (0.2, 3), (0.4, 3), (f64::INFINITY, 4)]);
     }
 
     #[test]
-    fn cumulative_counts_give_the_histogram_back_and_merging_adds() {
-        let it = of(&[50, 150, 150, 900]);
-        let mut cumulative: Vec<u64> = it.cumulative().map(|(_, n)| n).collect();
-        cumulative.push(it.count());
-        let back = Histogram::from_cumulative(vec![0.1, 0.2, 0.4], &cumulative, it.sum());
-        assert_eq!(it, back);
-        let mut twice = Histogram::default();
-        twice.merge(&it);
-        twice.merge(&back);
-        assert_eq!(twice.count(), 8);
-        assert!((twice.mean() - it.mean()).abs() < 1e-9);
+    fn a_snapshot_answers_what_was_observed() {
+        let it = of(&[150, 160, 170, 900]).snapshot();
+        assert_eq!((it.count(), it.mean()), (4.0, Some(1.38 / 4.0)));
+        // Rank 1.5 of the 3 between 0.1 and 0.2; the one above the last edge counts as that edge.
+        let p = |q| it.quantile(q).expect("four values");
+        assert!((p(0.375) - 0.15).abs() < 1e-12, "{}", p(0.375));
+        assert_eq!(p(1.0), 0.4);
+        let none = of(&[]).snapshot();
+        assert_eq!((none.count(), none.quantile(0.5)), (0.0, None));
+        assert!(!none.is_empty(), "it has its edges");
     }
 }

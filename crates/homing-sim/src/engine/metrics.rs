@@ -171,12 +171,94 @@ impl Page {
     fn histogram(&mut self, name: &str, help: &str, it: &Histogram) {
         self.head(&format!("vllm:{name}"), "histogram", help);
         let Self { out, labels } = self;
+        let mut total = 0;
         for (edge, n) in it.cumulative() {
-            let _ = writeln!(out, "vllm:{name}_bucket{{{labels},le=\"{edge:?}\"}} {n}.0");
+            let edge = if edge.is_finite() { format!("{edge:?}") } else { "+Inf".to_owned() };
+            let _ = writeln!(out, "vllm:{name}_bucket{{{labels},le=\"{edge}\"}} {n}.0");
+            total = n;
         }
-        let n = it.count();
-        let _ = writeln!(out, "vllm:{name}_bucket{{{labels},le=\"+Inf\"}} {n}.0");
-        let _ = writeln!(out, "vllm:{name}_count{{{labels}}} {n}.0");
+        let _ = writeln!(out, "vllm:{name}_count{{{labels}}} {total}.0");
         let _ = writeln!(out, "vllm:{name}_sum{{{labels}}} {:?}", it.sum());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sequence::Namespace;
+    use super::super::{EngineConfig, EngineRequest, RequestId};
+    use super::*;
+    use homing_wire::engine::metrics::Exposition;
+
+    /// Names without their labels.
+    fn names(page: &str) -> impl Iterator<Item = &str> {
+        let samples = page.lines().filter(|line| !line.starts_with('#'));
+        samples.filter_map(|line| line.split(['{', ' ']).next())
+    }
+
+    /// The edges of a histogram as they are written.
+    fn edges(page: &Exposition<'_>, family: &str) -> Vec<String> {
+        let bucket = format!("{family}_bucket");
+        page.samples(&bucket).map(|s| s.label("le").expect("an edge").into_owned()).collect()
+    }
+
+    #[test]
+    fn a_page_reads_back_as_what_was_recorded() {
+        let mut engine = Engine::new(EngineConfig::default());
+        for id in 0..5 {
+            let request = EngineRequest {
+                id: RequestId(id),
+                tokens: (0..100 + 300 * id as u32).collect(),
+                output: vec![1; 1 + id as usize],
+                ending: FinishReason::Stop,
+                namespace: Namespace::default(),
+            };
+            engine.submit(Time::ZERO, request).expect("fits");
+        }
+        while let Some(at) = engine.poll_timeout() {
+            engine.handle_timeout(at);
+        }
+        let text = render(&engine, "a \"b\"", Time::from_micros(1_500_000));
+        let page = Exposition::parse(&text);
+        let m = engine.metrics();
+        assert_eq!(page.process_start_time(), Some(1.5));
+        let model = page.samples("vllm:prompt_tokens_total").find_map(|s| s.label("model_name"));
+        assert_eq!(model.as_deref(), Some("a \"b\""));
+        assert_eq!(page.sum("vllm:prefix_cache_hits_total"), Some(m.prefix_cache_hits as f64));
+        assert_eq!((m.ttft.snapshot().count(), m.itl.snapshot().count()), (5.0, 10.0));
+        for (family, recorded) in [
+            ("vllm:time_to_first_token_seconds", &m.ttft),
+            ("vllm:inter_token_latency_seconds", &m.itl),
+            ("vllm:e2e_request_latency_seconds", &m.e2e),
+            ("vllm:request_queue_time_seconds", &m.queue),
+        ] {
+            assert_eq!(page.histogram(family), Some(recorded.snapshot()), "{family}");
+            let count = page.value(&format!("{family}_count"));
+            assert_eq!(count, Some(recorded.snapshot().count()), "{family}");
+        }
+    }
+
+    /// The page of a real server has the same families and edges.
+    #[test]
+    fn a_page_of_a_real_vllm_has_our_names_and_edges() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../testdata/kv-events/engine-vllm-0.32.0/llama-int.metrics.prom"
+        );
+        let text = std::fs::read_to_string(path).expect("the project carries it");
+        let real = Exposition::parse(&text);
+        let text = render(&Engine::new(EngineConfig::default()), "m", Time::ZERO);
+        let ours = Exposition::parse(&text);
+        for name in names(&text) {
+            assert!(real.value(name).is_some(), "{name} is not vLLM's");
+        }
+        for family in [
+            "vllm:time_to_first_token_seconds",
+            "vllm:inter_token_latency_seconds",
+            "vllm:e2e_request_latency_seconds",
+            "vllm:request_queue_time_seconds",
+        ] {
+            assert!(!edges(&ours, family).is_empty(), "{family}");
+            assert_eq!(edges(&real, family), edges(&ours, family), "{family}");
+        }
     }
 }

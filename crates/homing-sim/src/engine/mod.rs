@@ -8,8 +8,8 @@
 //! * [`cost`]: how long a step takes; the only place where modelled time comes from.
 //! * [`model`]: [`Engine`] itself: the parts above on one time line, quinn-style (`submit`, `abort`,
 //!   `handle_timeout`, `poll_timeout`, `poll_output`).
-//! * [`metrics`], [`histogram`], [`scrape`]: what it measured, written and read as Prometheus text
-//!   under vLLM's names.
+//! * [`metrics`], [`histogram`]: what it measured, written as Prometheus text under vLLM's names; what
+//!   reads such text, and asks for quantiles, is `homing_wire::engine`.
 //!
 //! Not modelled: speculative decoding, KV offload tiers, LoRA slots, sliding-window groups, swap.
 
@@ -19,15 +19,12 @@ pub mod cost;
 pub mod histogram;
 pub mod metrics;
 pub mod model;
-pub mod scrape;
 pub mod sequence;
 
 mod free_list;
 
 pub use cache::CacheConfig;
 pub use cost::CostModel;
-pub use histogram::Histogram;
 pub use model::{
     Engine, EngineConfig, EngineOutput, EngineRequest, FinishReason, RequestId, SubmitError,
 };
-pub use scrape::Scrape;

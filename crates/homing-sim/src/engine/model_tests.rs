@@ -1,3 +1,5 @@
+//! One engine on its time line: what a request costs and gives, and what happens when space runs out.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -1,10 +1,13 @@
+//! The mock over real sockets: its answers, its refusals, its events, and clients that leave.
+
 use super::*;
-use crate::engine::{CacheConfig, EngineConfig, Scrape};
+use crate::engine::{CacheConfig, EngineConfig};
 use crate::plan::Plan;
 use crate::text::{Codec as _, Words};
 use crate::workload::{Params, Workload};
 use homing_core::hash::EngineHash;
 use homing_core::index::event::KvEvent;
+use homing_wire::engine::metrics::Exposition;
 use homing_wire::frames::parse_frames;
 use homing_wire::kv_events::decode_batch;
 use serde_json::{Value, json};
@@ -79,16 +82,17 @@ fn post(mock: &MockHandle, path: &str, body: &Value) -> Value {
     answer
 }
 
-fn metrics(mock: &MockHandle) -> Scrape {
+/// The text of its `/metrics`.
+fn metrics(mock: &MockHandle) -> String {
     let (status, page) = call(mock, "GET", "/metrics", &Value::Null);
     assert_eq!(status, 200);
-    Scrape::parse(page.as_str().expect("text"))
+    page.as_str().expect("text").to_owned()
 }
 
 /// Waits until the engine's page says so.
-fn until(mock: &MockHandle, what: &str, check: impl Fn(&Scrape) -> bool) {
+fn until(mock: &MockHandle, what: &str, check: impl Fn(&Exposition<'_>) -> bool) {
     for _ in 0..1000 {
-        if check(&metrics(mock)) {
+        if check(&Exposition::parse(&metrics(mock))) {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -119,10 +123,11 @@ fn the_next_turn_reuses_prompt_and_answer() {
     let expected = (prompt + 69) / BLOCK * BLOCK;
     assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], expected);
     assert_eq!(second["choices"][0]["finish_reason"], "stop");
-    let page = metrics(&mock);
+    let text = metrics(&mock);
+    let page = Exposition::parse(&text);
     assert_eq!(page.sum("vllm:prefix_cache_hits_total"), Some(expected as f64));
     let ttft = page.histogram("vllm:time_to_first_token_seconds").expect("is there");
-    assert_eq!(ttft.count(), 2);
+    assert_eq!(ttft.count(), 2.0);
     mock.shutdown();
 }
 
@@ -232,7 +237,9 @@ fn what_is_wrong_is_refused_as_vllm_refuses_it() {
     assert_eq!(status, 400, "{answer}");
     assert_eq!(call(&mock, "GET", "/nothing", &Value::Null).0, 404);
     assert_eq!(call(&mock, "GET", chat, &Value::Null).0, 405);
-    assert_eq!(metrics(&mock).sum("vllm:prefix_cache_queries_total"), Some(0.0), "nothing ran");
+    let text = metrics(&mock);
+    let queries = Exposition::parse(&text).sum("vllm:prefix_cache_queries_total");
+    assert_eq!(queries, Some(0.0), "nothing ran");
 }
 
 #[test]
@@ -391,7 +398,8 @@ fn a_plan_foresees_what_the_mock_answers() {
             tokens += planned.output.len();
         }
     }
-    let page = metrics(&mock);
+    let text = metrics(&mock);
+    let page = Exposition::parse(&text);
     assert_eq!(page.sum("vllm:prefix_cache_queries_total"), Some(queries as f64));
     assert_eq!(page.sum("vllm:generation_tokens_total"), Some(tokens as f64));
 }

@@ -173,6 +173,9 @@ fn histograms_add_up_and_go_on() {
     let mut sum = earlier.clone();
     sum.merge(&between);
     assert_eq!(sum, later);
+    let mut fresh = Histogram::default();
+    fresh.merge(&earlier);
+    assert_eq!(fresh, earlier, "an empty one takes the bounds over");
 }
 
 proptest! {

@@ -3,9 +3,11 @@
 use super::stage::ENGINES;
 use anyhow::Context;
 use homing_core::dice::SplitMix;
-use homing_sim::engine::{EngineConfig, Histogram, Scrape};
+use homing_sim::engine::EngineConfig;
 use homing_sim::fleet::{self, FleetConfig, RandomRouter};
 use homing_sim::plan::Plan;
+use homing_wire::engine::Histogram;
+use homing_wire::engine::metrics::Exposition;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -26,7 +28,7 @@ impl Figures {
         let (mut hits, mut queries) = (0.0, 0.0);
         let mut ttft = Histogram::default();
         for page in pages {
-            let page = Scrape::parse(page);
+            let page = Exposition::parse(page);
             let sum = |name: &str| page.sum(name).with_context(|| format!("no {name}"));
             hits += sum("vllm:prefix_cache_hits_total")?;
             queries += sum("vllm:prefix_cache_queries_total")?;
@@ -46,14 +48,16 @@ impl Figures {
         Ok(Self { hit_rate, ttft, turns_per_worker })
     }
 
-    fn ttft_ms(&self, q: f64) -> f64 {
-        self.ttft.quantile(q) * 1e3
+    /// A quantile in milliseconds; `None` if no turn came to its first token.
+    fn ttft_ms(&self, q: f64) -> Option<f64> {
+        self.ttft.quantile(q).map(|seconds| seconds * 1e3)
     }
 
     fn json(&self) -> Value {
+        let ttft_ms = |q| self.ttft_ms(q).map(|ms| rounded(ms, 1));
         json!({
             "hit_rate": rounded(self.hit_rate, 4),
-            "ttft_ms": {"p50": rounded(self.ttft_ms(0.5), 1), "p95": rounded(self.ttft_ms(0.95), 1)},
+            "ttft_ms": {"p50": ttft_ms(0.5), "p95": ttft_ms(0.95)},
             "turns_per_worker": self.turns_per_worker,
         })
     }
@@ -89,17 +93,25 @@ impl Report {
     pub(super) fn table(&self) -> String {
         let mut out = format!(
             "\n{} turns of {} sessions, in the engines' own time\n\n{:<22}{:>15}{:>12}{:>12}   {}\n",
-            self.turns, self.sessions, "", "cache hit rate", "TTFT p50", "TTFT p95", "turns per worker"
+            self.turns,
+            self.sessions,
+            "",
+            "cache hit rate",
+            "TTFT p50",
+            "TTFT p95",
+            "turns per worker"
         );
-        for (name, f) in [("homing (kv, sessions)", &self.kv), ("random, same turns", &self.random)] {
+        for (name, f) in [("homing (kv, sessions)", &self.kv), ("random, same turns", &self.random)]
+        {
             let turns: Vec<_> = f.turns_per_worker.iter().map(u64::to_string).collect();
+            let ttft = |q| f.ttft_ms(q).map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0}"));
             // Writing into a string can't fail.
             let _ = writeln!(
                 out,
-                "{name:<22}{:>13.1} %{:>9.0} ms{:>9.0} ms   {}",
+                "{name:<22}{:>13.1} %{:>9} ms{:>9} ms   {}",
                 f.hit_rate * 100.0,
-                f.ttft_ms(0.5),
-                f.ttft_ms(0.95),
+                ttft(0.5),
+                ttft(0.95),
                 turns.join(" ")
             );
         }
