@@ -137,7 +137,7 @@ impl SelectionCore {
     }
 
     /// A worker's cache has changed. Events of a life that has ended, or of a worker that serves
-    /// nothing yet, are ignored.
+    /// nothing yet, are ignored. `applied` is called under locks: it must not call the core.
     pub fn handle_kv(
         &self,
         _now: Time,
@@ -146,7 +146,9 @@ impl SelectionCore {
         events: &[KvEvent],
         mut applied: impl FnMut(&KvEvent, Applied),
     ) {
-        let place = self.registry.read().row(worker).map(|(p, _)| p);
+        // Kept while the index is written: a worker that departs in between would leave its blocks (F21).
+        let registry = self.registry.read();
+        let place = registry.row(worker).map(|(p, _)| p);
         match place.and_then(|p| self.cell(p)) {
             Some(cell) => {
                 let mut index = cell.index.write();

@@ -1,3 +1,5 @@
+//! The formulas against golden vectors, and the properties that the index relies on.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -63,6 +63,11 @@ impl<T> Queue<T> {
         self.order.is_empty()
     }
 
+    /// What waits, in the order of arrival.
+    pub fn items(&self) -> impl Iterator<Item = &T> {
+        self.order.iter().map(|s| &self.waiting[*s].item)
+    }
+
     /// Goes to the end; gives the item back when the queue is full.
     ///
     /// # Errors

@@ -128,7 +128,7 @@ impl Table {
             None => {
                 // Two at a time: the table shrinks faster than it grows, whoever calls.
                 self.expire(now, 2);
-                match self.create(key) {
+                match self.create(now, key) {
                     Some(slot) => slot,
                     None => {
                         self.counters.full += 1;
@@ -138,39 +138,36 @@ impl Table {
             }
         };
         let mut hold = Hold { slot, key, kind: HoldKind::New, mode, had_binding, seen: None };
+        self.drop_if_expired(now, slot);
         if let Some(b) = &self.entries[slot].binding {
             let (target, version) = (b.target, b.version);
-            if self.expired(now, b) {
-                self.drop_binding(slot);
-                self.counters.expired += 1;
-            } else {
-                match standing(target) {
-                    Standing::Departed => {
-                        self.drop_binding(slot);
-                        hold.had_binding = true;
-                    }
-                    Standing::Unavailable if mode == Mode::Hard => {
-                        return Resolved::Unavailable(target);
-                    }
-                    Standing::Unavailable | Standing::Live => {
-                        if let Some(epoch) = self.pin(slot) {
-                            hold.kind = HoldKind::Bound { epoch, target };
-                            hold.seen = Some(version);
-                        }
+            match standing(target) {
+                Standing::Departed => {
+                    self.drop_binding(slot);
+                    self.entries[slot].lost = true;
+                }
+                Standing::Unavailable if mode == Mode::Hard => {
+                    return Resolved::Unavailable(target);
+                }
+                Standing::Unavailable | Standing::Live => {
+                    if let Some(epoch) = self.pin(slot) {
+                        hold.kind = HoldKind::Bound { epoch, target };
+                        hold.seen = Some(version);
                     }
                 }
             }
         }
         let entry = &mut self.entries[slot];
         entry.holds += 1;
+        hold.had_binding |= entry.lost;
         if let (HoldKind::New, Some(tentative)) = (hold.kind, entry.tentative) {
             hold.kind = HoldKind::Joining(tentative);
         }
         Resolved::Hold(hold)
     }
 
-    /// The hold's request has selected `target`: others may join it there (R04). A joiner that could
-    /// not use the tentative target replaces it.
+    /// The hold's request has selected `target`, in the critical section in which it resolved: others
+    /// may join it there (R04). A joiner that could not use the tentative target replaces it.
     pub fn selected(&mut self, hold: &Hold, target: Target) {
         let entry = &mut self.entries[hold.slot];
         if entry.binding.is_none() && !matches!(hold.kind, HoldKind::Bound { .. }) {
@@ -182,12 +179,14 @@ impl Table {
     #[must_use]
     pub fn check_dispatch(
         &self,
+        now: Time,
         hold: &Hold,
         target: Target,
         standing: impl Fn(Target) -> Standing,
     ) -> Check {
         let Some(b) = &self.entries[hold.slot].binding else { return Check::Go };
-        let go = hold.mode == Mode::Soft
+        let go = self.expired(now, b)
+            || hold.mode == Mode::Soft
             || b.target.admits(target)
             || Some(b.version) == hold.seen
             || standing(b.target) == Standing::Departed;
@@ -203,12 +202,9 @@ impl Table {
         standing: impl Fn(Target) -> Standing,
     ) -> Commit {
         let slot = hold.slot;
-        let found = match &self.entries[slot].binding {
-            // Idled out between resolve and commit, unseen by the sweep: it is gone.
-            Some(b) if self.expired(now, b) => None,
-            Some(b) => Some((b.target, b.version)),
-            None => None,
-        };
+        // It may have idled out between resolve and commit, unseen by the sweep.
+        self.drop_if_expired(now, slot);
+        let found = self.entries[slot].binding.as_ref().map(|b| (b.target, b.version));
         let (moved, outcome) = match found {
             None => Self::first_binding(&hold, target),
             Some((home, _)) if home.admits(target) => {
@@ -252,11 +248,7 @@ impl Table {
     /// The hold ends without a lease of its own. `refresh`: the request was dispatched, so an existing
     /// binding's idle time starts anew; a request that was refused before dispatch changes nothing (R12).
     pub fn release(&mut self, now: Time, hold: Hold, refresh: bool) {
-        let entry = &mut self.entries[hold.slot];
-        entry.holds -= 1;
-        if entry.holds == 0 {
-            entry.tentative = None;
-        }
+        self.entries[hold.slot].holds -= 1;
         if let HoldKind::Bound { epoch, .. } = hold.kind {
             self.unpin(now, hold.slot, epoch, refresh);
         }

@@ -16,6 +16,9 @@ use std::time::Duration;
 
 const NONE: usize = usize::MAX;
 
+/// Entries that a full table looks at for one that is due, before it says that it is full.
+const SWEEP_WHEN_FULL: usize = 64;
+
 /// Where a session lives.
 #[derive(Debug)]
 pub(super) struct Binding {
@@ -34,8 +37,11 @@ pub(super) struct Binding {
 pub(super) struct Entry {
     pub(super) key: SessionKey,
     pub(super) binding: Option<Binding>,
-    /// What an initializer has selected and not yet committed.
+    /// What an initializer has selected and not yet committed; it goes with the last hold, since the
+    /// entry does.
     pub(super) tentative: Option<Target>,
+    /// A departure took its binding, and nothing was bound since: whoever binds it now moves it (R07).
+    pub(super) lost: bool,
     /// Uncommitted claims of every kind; they keep the entry.
     pub(super) holds: u32,
     linked: bool,
@@ -110,6 +116,8 @@ pub struct Table {
     pub(super) ttl: Duration,
     pub(super) max_sessions: usize,
     next_epoch: u64,
+    /// When the last binding began to idle.
+    latest: Time,
     clock: Clock,
     pub(super) counters: Counters,
 }
@@ -129,6 +137,7 @@ impl Table {
             ttl,
             max_sessions,
             next_epoch: 0,
+            latest: Time::ZERO,
             clock: Clock::new(writer),
             counters: Counters::default(),
         }
@@ -165,6 +174,12 @@ impl Table {
         self.view(now, entry)
     }
 
+    /// Where the first turn of an unbound session is about to run.
+    #[must_use]
+    pub fn tentative(&self, key: SessionKey) -> Option<Target> {
+        self.entries.get(self.find(key)?)?.tentative
+    }
+
     /// The bound sessions, in the table's own order.
     pub fn iter(&self, now: Time) -> impl Iterator<Item = SessionView> + use<'_> {
         self.entries.iter().filter_map(move |(_, e)| self.view(now, e))
@@ -184,10 +199,10 @@ impl Table {
     /// Removes a binding at once; running requests keep their streams. False if it wasn't bound.
     pub fn unbind(&mut self, now: Time, key: SessionKey) -> bool {
         let Some(slot) = self.find(key) else { return false };
-        let live = self.entries[slot].binding.as_ref().is_some_and(|b| !self.expired(now, b));
-        self.drop_binding(slot);
+        self.drop_if_expired(now, slot);
+        let bound = self.drop_binding(slot);
         self.drop_entry_if_unused(slot);
-        live
+        bound
     }
 
     /// Drops bindings that are past their idle time, at most `most` of them (R14).
@@ -227,7 +242,11 @@ impl Table {
     }
 
     /// A new entry without a binding; `None` when the table is full.
-    pub(super) fn create(&mut self, key: SessionKey) -> Option<usize> {
+    pub(super) fn create(&mut self, now: Time, key: SessionKey) -> Option<usize> {
+        if self.entries.len() >= self.max_sessions {
+            // What is due may stand behind what is in use.
+            self.expire(now, SWEEP_WHEN_FULL);
+        }
         if self.entries.len() >= self.max_sessions {
             return None;
         }
@@ -235,6 +254,7 @@ impl Table {
             key,
             binding: None,
             tentative: None,
+            lost: false,
             holds: 0,
             linked: false,
             before: NONE,
@@ -251,7 +271,7 @@ impl Table {
         self.next_epoch += 1;
         let epoch = self.next_epoch;
         let entry = &mut self.entries[slot];
-        entry.tentative = None;
+        (entry.tentative, entry.lost) = (None, false);
         entry.binding = Some(Binding { target, version, epoch, pins: 1, idle_since: now });
         self.bound += 1;
         *self.per_worker.entry(target.worker).or_default() += 1;
@@ -259,16 +279,25 @@ impl Table {
         epoch
     }
 
-    pub(super) fn drop_binding(&mut self, slot: usize) {
+    /// False if there was none.
+    pub(super) fn drop_binding(&mut self, slot: usize) -> bool {
         self.unlink(slot);
-        if let Some(b) = self.entries[slot].binding.take() {
-            self.bound -= 1;
-            if let Some(n) = self.per_worker.get_mut(&b.target.worker) {
-                *n -= 1;
-                if *n == 0 {
-                    self.per_worker.remove(&b.target.worker);
-                }
+        let Some(b) = self.entries[slot].binding.take() else { return false };
+        self.bound -= 1;
+        if let Some(n) = self.per_worker.get_mut(&b.target.worker) {
+            *n -= 1;
+            if *n == 0 {
+                self.per_worker.remove(&b.target.worker);
             }
+        }
+        true
+    }
+
+    /// A binding past its idle time is gone for whoever looks at it, swept or not (R14).
+    pub(super) fn drop_if_expired(&mut self, now: Time, slot: usize) {
+        if self.entries[slot].binding.as_ref().is_some_and(|b| self.expired(now, b)) {
+            self.drop_binding(slot);
+            self.counters.expired += 1;
         }
     }
 
@@ -302,7 +331,9 @@ impl Table {
         let idle = b.pins == 0;
         if refresh {
             // Even while others still hold it: should they end without a refresh, this end counts.
-            b.idle_since = now;
+            // Callers read the clock before they have the lock: a step back must not disorder the list.
+            self.latest = self.latest.max(now);
+            b.idle_since = self.latest;
             self.unlink(slot);
             self.link_last(slot);
         } else if idle && !self.entries[slot].linked {

@@ -1,3 +1,5 @@
+//! Pools, names, lives and states: what the registry makes of what the world says.
+
 use super::*;
 
 fn spec(name: &str) -> WorkerSpec {

@@ -1,3 +1,5 @@
+//! The plain index, event by event: it is the oracle of the fast one, so each case is obvious.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 //! Everything here happens under the partition's lock, in one critical section a call: resolve, select
 //! and book can't be torn apart by another request.
 //!
-//! * [`place`]: resolve, filter, pin, pick and book; waiting and refusing.
+//! * `place`: resolve, filter, pin, pick and book; waiting and refusing.
 
 mod place;
 
@@ -19,8 +19,8 @@ use crate::fleet::registry::Row;
 use crate::ids::{DpRank, PartitionId, WorkerId};
 use crate::load::{Ledger, Load};
 use crate::queue::Queue;
-use crate::select::pick;
 use crate::select::policy::Policy;
+use crate::select::{Candidates, pick};
 use crate::settings::{CoreSettings, Mode};
 use crate::time::Time;
 use place::{demand, pin, standing};
@@ -64,6 +64,8 @@ pub struct Partition {
     policy: Policy,
     dice: SplitMix,
     outputs: VecDeque<Output>,
+    /// A worker was lost, and not all who wait have looked since: one of them may wait in vain (F43).
+    worker_lost: bool,
     outcomes: [u64; 9],
 }
 
@@ -90,6 +92,7 @@ impl Partition {
             policy: Policy::new(settings.policy),
             dice: SplitMix::new(seed),
             outputs: VecDeque::new(),
+            worker_lost: false,
             outcomes: [0; 9],
             settings,
         }
@@ -98,7 +101,12 @@ impl Partition {
     /// A worker is new here, or has changed.
     pub fn set_row(&mut self, row: Row) {
         match self.rows.binary_search_by_key(&row.info.id, |r| r.info.id) {
-            Ok(i) => self.rows[i] = row,
+            Ok(i) => {
+                let old = &self.rows[i];
+                self.worker_lost |= old.state == State::Ready
+                    && (row.state != State::Ready || row.serves != old.serves);
+                self.rows[i] = row;
+            }
             Err(i) => self.rows.insert(i, row),
         }
         self.wake();
@@ -107,7 +115,7 @@ impl Partition {
     /// A worker has departed. Its bookings stay until their streams end.
     pub fn remove_row(&mut self, worker: WorkerId) {
         self.rows.retain(|r| r.info.id != worker);
-        // Whoever waited for it must learn that nobody is left.
+        self.worker_lost = true;
         self.wake();
     }
 
@@ -122,7 +130,7 @@ impl Partition {
         let serial = ticket.place.id().0;
         let (ask, deadline, _) = self.queue.leave(ticket.place);
         let admission = if deadline <= now {
-            self.refuse(Cause::Timeout, ask.session.is_some())
+            self.refuse(Cause::Timeout, self.has_session(&ask))
         } else {
             self.place(now, ask, Some((deadline, serial)))
         };
@@ -133,7 +141,7 @@ impl Partition {
     /// A waiting request leaves.
     pub fn cancel(&mut self, _now: Time, ticket: Ticket) {
         let (ask, _, awake) = self.queue.leave(ticket.place);
-        self.count(if ask.session.is_some() { Outcome::Unbound } else { Outcome::None });
+        self.count(if self.has_session(&ask) { Outcome::Unbound } else { Outcome::None });
         if awake {
             self.wake_next();
         }
@@ -150,12 +158,12 @@ impl Partition {
         let spent = ask.past.excluded.len() > self.settings.retry_attempts as usize;
         if let (Some(table), Some(hold)) = (&mut self.table, hold) {
             ask.past.had_binding |= hold.had_binding();
-            // Within this critical section released and resolved anew is the same as kept. Only a
-            // request that ends here has been dispatched for good (R12).
-            table.release(now, hold, spent);
+            // Within this critical section released and resolved anew is the same as kept. It has been
+            // dispatched, wherever its way ends now: the idle time of its session restarts (R12).
+            table.release(now, hold, true);
         }
         let admission = if spent {
-            self.refuse_after(failure, ask.session.is_some())
+            self.refuse_after(failure, self.has_session(&ask))
         } else {
             self.place(now, ask, None)
         };
@@ -170,7 +178,7 @@ impl Partition {
         };
         let standing = |t| standing(&self.rows, self.settings.affinity.on_down, grant.ask.name, t);
         if grant.ask.past.rechecked
-            || table.check_dispatch(hold, grant.target(), standing) == Check::Go
+            || table.check_dispatch(now, hold, grant.target(), standing) == Check::Go
         {
             return Dispatch::Go(Checked(grant));
         }
@@ -211,8 +219,7 @@ impl Partition {
         if let (Some(table), Some(hold)) = (&mut self.table, grant.hold) {
             table.release(now, hold, why != Abandon::NotDispatched);
         }
-        let with_session = self.table.is_some() && grant.ask.session.is_some();
-        let outcome = if with_session { Outcome::Unbound } else { Outcome::None };
+        let outcome = if self.has_session(&grant.ask) { Outcome::Unbound } else { Outcome::None };
         self.count(outcome);
         self.wake();
         self.debug_check();
@@ -242,18 +249,8 @@ impl Partition {
     pub fn preview(&self, now: Time, ask: &Ask) -> Preview {
         let eligible = self.eligible(ask);
         let demand = demand(ask);
-        let bound = ask.session.and_then(|(key, mode)| {
-            let view = self.table.as_ref()?.get(now, key)?;
-            Some((view.target, mode))
-        });
-        let on_down = self.settings.affinity.on_down;
-        let live = bound
-            .filter(|(t, _)| standing(&self.rows, on_down, ask.name, *t) != Standing::Departed);
-        let steer = live.map(|(t, mode)| match mode {
-            Mode::Hard => Steer::Pin(t),
-            Mode::Soft => Steer::Prefer(t),
-        });
-        let mut considered = eligible.clone();
+        let (steer, refused) = self.foresee(now, ask);
+        let mut considered = if refused { Candidates::new() } else { eligible.clone() };
         pin(&mut considered, steer.unwrap_or(Steer::Free));
         // The policy and the dice are copies: a preview takes nobody's turn.
         let (mut policy, mut dice) = (self.policy.clone(), self.dice.clone());
@@ -261,6 +258,23 @@ impl Partition {
             pick(&mut policy, &demand, &considered, &mut dice).map(|i| considered[i].target());
         let candidates = eligible.iter().map(|c| (*c, self.policy.cost(&demand, c))).collect();
         Preview { target, steer, candidates }
+    }
+
+    /// What a session would ask of selection, and whether its target can only be refused (R07).
+    fn foresee(&self, now: Time, ask: &Ask) -> (Option<Steer>, bool) {
+        let (Some(table), Some((key, mode))) = (&self.table, ask.session) else {
+            return (None, false);
+        };
+        let Some(view) = table.get(now, key) else {
+            return (table.tentative(key).map(Steer::Tentative), false);
+        };
+        let on_down = self.settings.affinity.on_down;
+        let standing = standing(&self.rows, on_down, ask.name, view.target);
+        match (standing, mode) {
+            (Standing::Departed, _) => (None, false),
+            (_, Mode::Soft) => (Some(Steer::Prefer(view.target)), false),
+            (_, Mode::Hard) => (Some(Steer::Pin(view.target)), standing == Standing::Unavailable),
+        }
     }
 
     /// Does what is due; call it when [`Self::poll_timeout`] says so.
@@ -323,6 +337,11 @@ impl Partition {
         }
     }
 
+    /// Whether the request has a session, as far as anybody is concerned (R02).
+    fn has_session(&self, ask: &Ask) -> bool {
+        self.table.is_some() && ask.session.is_some()
+    }
+
     fn count(&mut self, outcome: Outcome) {
         self.outcomes[outcome as usize] += 1;
     }
@@ -355,6 +374,11 @@ impl Partition {
         assert!(
             !free || self.queue.someone_awake() || self.queue.all_tried(),
             "somebody waits, somebody is free, and nobody was woken"
+        );
+        let hopeless = self.queue.items().any(|ask| self.eligible(ask).is_empty());
+        assert!(
+            !hopeless || self.queue.someone_awake(),
+            "somebody waits for workers that are gone, and nobody was woken"
         );
     }
 }

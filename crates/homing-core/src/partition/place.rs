@@ -19,7 +19,7 @@ impl Partition {
         mut ask: Ask,
         queued: Option<(Time, u64)>,
     ) -> Admission {
-        let with_session = self.table.is_some() && ask.session.is_some();
+        let with_session = self.has_session(&ask);
         let (mut hold, mut full) = (None, false);
         if let (Some(table), Some((key, mode))) = (&mut self.table, ask.session) {
             let (rows, on_down) = (&self.rows, self.settings.affinity.on_down);
@@ -131,7 +131,9 @@ impl Partition {
 
     /// Something has changed for those who wait: the first of them tries again.
     pub(super) fn wake(&mut self) {
-        if !self.queue.is_empty() {
+        if self.queue.is_empty() {
+            self.worker_lost = false;
+        } else {
             self.queue.freed();
             self.wake_next();
         }
@@ -139,13 +141,14 @@ impl Partition {
 
     /// Wakes the next that waits, if there is something for it.
     pub(super) fn wake_next(&mut self) {
-        let ready = || self.rows.iter().filter(|r| r.state == State::Ready);
-        let free = ready().any(|r| !self.busy(&self.ledger.of(r.info.id, DpRank(0))));
-        // With nobody left it learns just that.
-        if (free || ready().next().is_none())
-            && let Some(wait) = self.queue.wake_next()
-        {
-            self.outputs.push_back(Output::Wake(TicketId::new(self.id, wait)));
+        let mut ready = self.rows.iter().filter(|r| r.state == State::Ready);
+        let free = ready.any(|r| !self.busy(&self.ledger.of(r.info.id, DpRank(0))));
+        if !free && !self.worker_lost {
+            return;
+        }
+        match self.queue.wake_next() {
+            Some(wait) => self.outputs.push_back(Output::Wake(TicketId::new(self.id, wait))),
+            None => self.worker_lost &= self.queue.someone_awake(),
         }
     }
 

@@ -1,3 +1,5 @@
+//! Costs, ties and turns: what each policy picks, without a core around it.
+
 use super::*;
 use crate::dice::SplitMix;
 use crate::settings::PolicyKind;

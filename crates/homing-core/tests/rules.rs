@@ -1,0 +1,25 @@
+//! The rules of the affinity contract, and the field failures that are the core's to prevent, each as
+//! its own test through the calls that hosts make. A test is named after the rule that it checks.
+
+#![expect(clippy::unwrap_used, reason = "tests, and the helpers that only tests use")]
+
+mod rules {
+    mod f_fleets;
+    mod f_load;
+    mod queue;
+    mod r02_passive;
+    mod r03_first_turn;
+    mod r04_concurrent;
+    mod r05_r06_pin;
+    mod r07_away;
+    mod r10_check;
+    mod r11_commit;
+    mod r12_failed;
+    mod r13_r14_leases;
+    mod r15_full;
+    mod r16_preview;
+    mod r20_r21_modes;
+    mod r22_moved;
+    mod r26_visible;
+    mod world;
+}

@@ -1,0 +1,324 @@
+//! Who waits holds nothing, is read anew when its turn comes, and leaves at its deadline.
+
+use super::world::*;
+use homing_core::affinity::Outcome;
+use homing_core::ask::{Abandon, Admission, Cause, Failure, Output, Ticket, TicketId};
+use homing_core::settings::Mode;
+use std::time::Duration;
+
+fn woken(w: &World) -> Option<TicketId> {
+    w.core.poll_output().map(|Output::Wake(id)| id)
+}
+
+/// The next output wakes this ticket, and its claim is granted.
+fn claimed(w: &World, ticket: Ticket) -> homing_core::ask::Grant {
+    assert_eq!(woken(w), Some(ticket.id()));
+    granted(w.claim(ticket))
+}
+
+#[test]
+fn queue_a_waiting_request_holds_nothing() {
+    let mut w = World::with(queueing(4), 1);
+    w.turn(w.hard("bound"));
+    let (_, _, busy) = w.start(w.plain());
+    let before = (w.stats().leases, w.stats().bookings, w.session("bound").unwrap().leases);
+    let tickets = [w.waiting(w.hard("bound")), w.waiting(w.hard("new")), w.waiting(w.plain())];
+    assert_eq!((w.stats().leases, w.stats().bookings, w.session("bound").unwrap().leases), before);
+    assert_eq!(w.stats().waiting, 3);
+    w.pass(TTL);
+    assert_eq!(w.home("bound"), None, "it expires meanwhile");
+    for ticket in tickets {
+        w.core.cancel(w.now, ticket);
+    }
+    w.finish(busy);
+    w.quiesce();
+}
+
+#[test]
+fn queue_first_come_first_served_one_at_a_time() {
+    let w = World::with(queueing(4), 1);
+    let (_, _, mut running) = w.start(w.plain());
+    let tickets: Vec<_> = (0..3).map(|_| w.waiting(w.plain())).collect();
+    for ticket in tickets {
+        assert_eq!(woken(&w), None, "nobody is woken in vain");
+        w.finish(running);
+        running = w.commit(w.go(claimed(&w, ticket))).0;
+    }
+    w.finish(running);
+    w.quiesce();
+}
+
+#[test]
+fn queue_newcomers_do_not_overtake() {
+    let w = World::with(queueing(4), 1);
+    let (_, _, busy) = w.start(w.plain());
+    let first = w.waiting(w.plain());
+    w.finish(busy);
+    // Free now, and promised to the one that waits.
+    let newcomer = w.waiting(w.plain());
+    let grant = claimed(&w, first);
+    assert_eq!(woken(&w), None);
+    let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+    let grant = claimed(&w, newcomer);
+    let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+    w.quiesce();
+}
+
+#[test]
+fn queue_the_session_is_read_when_the_request_is_granted() {
+    let w = World::with(queueing(4), 2);
+    let (there, _, a) = w.start(w.plain());
+    let (_, _, b) = w.start(w.plain());
+    let ticket = w.waiting(w.hard("s"));
+    // Another turn of the session, which came earlier and took longer, binds it meanwhile.
+    w.finish(a);
+    let first = claimed(&w, ticket);
+    assert_eq!(first.worker().id, there);
+    let second = w.waiting(w.hard("s"));
+    let (c, _) = w.commit(w.go(first));
+    w.finish(b);
+    let grant = claimed(&w, second);
+    assert_eq!(grant.worker().id, there, "home, though the other one is free and home is busy");
+    let (d, outcome) = w.commit(w.go(grant));
+    assert_eq!(outcome, Outcome::Hit);
+    w.finish(c);
+    w.finish(d);
+    w.quiesce();
+}
+
+#[test]
+fn queue_the_fleet_is_read_when_the_request_is_granted() {
+    let mut w = World::with(queueing(4), 1);
+    let (old, _, busy) = w.start(w.hard("s"));
+    let ticket = w.waiting(w.hard("s"));
+    w.remove(old);
+    let new = w.up("new", &[MODEL]);
+    let grant = claimed(&w, ticket);
+    assert_eq!(grant.worker().id, new);
+    let (live, outcome) = w.commit(w.go(grant));
+    assert_eq!((outcome, w.home("s")), (Outcome::Rebound, Some(new)));
+    w.finish(busy);
+    w.finish(live);
+    w.quiesce();
+}
+
+#[test]
+fn queue_a_departure_noticed_before_waiting_is_not_forgotten_while_waiting() {
+    let mut w = World::with(queueing(4), 2);
+    let (old, _) = w.turn(w.hard("s"));
+    w.remove(old);
+    let (_, _, busy) = w.start(w.plain());
+    let ticket = w.waiting(w.hard("s"));
+    assert_eq!(w.home("s"), None);
+    w.finish(busy);
+    let (live, outcome) = w.commit(w.go(claimed(&w, ticket)));
+    assert_eq!((outcome, w.moves()), (Outcome::Rebound, [1, 0, 0]));
+    w.finish(live);
+    w.quiesce();
+}
+
+#[test]
+fn queue_a_deadline_is_a_timeout_and_changes_no_binding() {
+    let mut w = World::with(queueing(4), 1);
+    w.turn(w.hard("s"));
+    let (_, _, busy) = w.start(w.plain());
+    let before = w.session("s").map(|v| (v.target, v.version, v.leases));
+    let mut ask = w.hard("s");
+    ask.deadline = Some(w.now + Duration::from_secs(1));
+    let (mine, patient) = (w.waiting(ask), w.waiting(w.hard("s")));
+    let (id, deadline) = (mine.id(), w.core.poll_timeout().unwrap());
+    assert_eq!(deadline, w.now + Duration::from_secs(1), "the request's own, if it is the earlier");
+    w.pass(Duration::from_secs(1));
+    w.core.handle_timeout(w.now);
+    assert_eq!((woken(&w), woken(&w)), (Some(id), None));
+    let refusal = refused(w.claim(mine));
+    assert_eq!((refusal.cause, refusal.outcome), (Cause::Timeout, Outcome::Rejected));
+    assert_eq!(w.session("s").map(|v| (v.target, v.version, v.leases)), before);
+
+    w.pass(Duration::from_secs(29));
+    w.core.handle_timeout(w.now);
+    assert_eq!(woken(&w), Some(patient.id()), "nobody waits longer than `max_wait`");
+    assert_eq!(refused(w.claim(patient)).cause, Cause::Timeout);
+    w.finish(busy);
+    w.quiesce();
+}
+
+#[test]
+fn queue_cancelling_lets_the_next_one_try() {
+    let w = World::with(queueing(4), 1);
+    let (_, _, busy) = w.start(w.plain());
+    let (first, second, third) =
+        (w.waiting(w.plain()), w.waiting(w.plain()), w.waiting(w.hard("s")));
+    w.core.cancel(w.now, second);
+    w.finish(busy);
+    assert_eq!(woken(&w), Some(first.id()));
+    // Awake, and leaves instead of claiming.
+    w.core.cancel(w.now, first);
+    let grant = claimed(&w, third);
+    let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+    assert_eq!((w.outcomes(Outcome::None), w.outcomes(Outcome::Unbound)), (3, 1));
+    w.quiesce();
+}
+
+#[test]
+fn queue_one_that_cannot_be_served_now_blocks_nobody() {
+    let mut w = World::with(queueing(8), 0);
+    let a = w.up("a", &[MODEL, "x-lora"]);
+    let _b = w.up("b", &[MODEL]);
+    let adapter = |w: &World| w.ask_for("x-lora", None);
+    let (at, _, on_a) = w.start(adapter(&w));
+    assert_eq!(at, a);
+    let (_, _, on_b) = w.start(w.plain());
+    let (blocked, behind) = (w.waiting(adapter(&w)), w.waiting(w.plain()));
+    w.finish(on_b);
+    assert_eq!(woken(&w), Some(blocked.id()));
+    let Admission::Waiting(blocked) = w.claim(blocked) else { panic!("its worker is busy") };
+    let (live, _) = w.commit(w.go(claimed(&w, behind)));
+    assert_eq!(woken(&w), None);
+    w.finish(on_a);
+    assert_eq!(claimed_at(&w, blocked), a);
+    w.finish(live);
+}
+
+fn claimed_at(w: &World, ticket: Ticket) -> homing_core::ids::WorkerId {
+    let (live, _) = w.commit(w.go(claimed(w, ticket)));
+    let busy = w
+        .core
+        .workers()
+        .into_iter()
+        .find(|v| v.part.load.active_requests > 0 && v.info.spec.name.as_ref() == "a");
+    w.finish(live);
+    busy.unwrap().info.id
+}
+
+#[test]
+fn queue_a_hard_bound_request_does_not_wait_for_its_own_worker() {
+    let w = World::with(queueing(4), 2);
+    let (home, _, live) = w.start(w.hard("s"));
+    let (worker, outcome, second) = w.start(w.hard("s"));
+    assert_eq!((worker, outcome), (home, Outcome::Hit), "it queues in the engine");
+    w.finish(live);
+    w.finish(second);
+    w.quiesce();
+}
+
+#[test]
+fn f42_the_queue_is_bounded_and_its_refusal_holds_nothing() {
+    let w = World::with(queueing(1), 1);
+    w.turn(w.hard("s"));
+    let (_, _, busy) = w.start(w.plain());
+    let ticket = w.waiting(w.plain());
+    let refusal = w.refused(w.hard("s"));
+    assert_eq!((refusal.cause, refusal.outcome), (Cause::QueueFull, Outcome::Rejected));
+    assert_eq!((w.stats().leases, w.session("s").unwrap().leases), (0, 0));
+    w.core.cancel(w.now, ticket);
+    w.finish(busy);
+    w.quiesce();
+}
+
+#[test]
+fn f43_nobody_hangs_when_the_workers_go() {
+    for mode in [None, Some(Mode::Hard)] {
+        let mut w = World::with(queueing(4), 1);
+        let (only, _, busy) = w.start(w.plain());
+        let session = mode.map(|m| ("s", m));
+        let tickets = [w.waiting(w.ask_for(MODEL, session)), w.waiting(w.ask_for(MODEL, session))];
+        w.remove(only);
+        for ticket in tickets {
+            assert_eq!(woken(&w), Some(ticket.id()));
+            assert_eq!(refused(w.claim(ticket)).cause, Cause::NoWorker);
+        }
+        w.finish(busy);
+        w.quiesce();
+    }
+}
+
+#[test]
+fn f43_nobody_hangs_when_the_workers_come() {
+    let mut w = World::with(queueing(4), 1);
+    let (_, _, busy) = w.start(w.plain());
+    let ticket = w.waiting(w.plain());
+    let new = w.up("new", &[MODEL]);
+    let grant = claimed(&w, ticket);
+    assert_eq!(grant.worker().id, new);
+    let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+    w.finish(busy);
+    w.quiesce();
+}
+
+#[test]
+fn f43_a_request_whose_workers_have_gone_learns_it_at_once_though_others_are_busy() {
+    let mut w = World::with(queueing(8), 0);
+    let a = w.up("a", &[MODEL, "x-lora"]);
+    w.up("b", &[MODEL]);
+    let (_, _, on_a) = w.start(w.ask_for("x-lora", None));
+    let (_, _, on_b) = w.start(w.plain());
+    let (plain, adapter) = (w.waiting(w.plain()), w.waiting(w.ask_for("x-lora", None)));
+    w.remove(a);
+    // Each looks once, in order.
+    assert_eq!(woken(&w), Some(plain.id()));
+    let Admission::Waiting(plain) = w.claim(plain) else { panic!("b is busy") };
+    assert_eq!(woken(&w), Some(adapter.id()));
+    assert_eq!(refused(w.claim(adapter)).cause, Cause::NoWorker);
+    w.core.cancel(w.now, plain);
+    w.finish(on_a);
+    w.finish(on_b);
+    w.quiesce();
+}
+
+#[test]
+fn queue_a_failed_request_that_must_wait_keeps_its_exclusions() {
+    let mut w = World::with(queueing(4), 2);
+    let checked = w.go(w.grant(w.hard("s")));
+    let failed = checked.grant().worker().id;
+    let (other, _, busy) = w.start(w.plain());
+    assert_ne!(other, failed);
+    let Admission::Waiting(ticket) = w.retry(checked, Failure::Broken) else {
+        panic!("the one that has not failed it is busy");
+    };
+    assert_eq!(woken(&w), Some(ticket.id()), "the failed one is free");
+    let Admission::Waiting(ticket) = w.claim(ticket) else { panic!("but not for this request") };
+    w.finish(busy);
+    let grant = claimed(&w, ticket);
+    assert_eq!(grant.worker().id, other);
+    let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+    w.pass(Duration::ZERO);
+    w.quiesce();
+}
+
+#[test]
+fn queue_freeing_by_any_end_wakes() {
+    let mut w = World::with(CoreSettingsExt::no_retry(queueing(4)), 1);
+    type End = fn(&mut World, homing_core::ask::Grant);
+    let ends: [End; 5] = [
+        |w, g| _ = w.core.abandon(w.now, g, Abandon::NotDispatched),
+        |w, g| _ = w.core.abandon(w.now, w.go(g), Abandon::ClientGone),
+        |w, g| _ = refused(w.retry(w.go(g), Failure::Broken)),
+        |w, g| w.finish(w.commit(w.go(g)).0),
+        |w, g| {
+            let id = g.worker().id;
+            w.fleet(homing_core::fleet::FleetChange::Restarted(id));
+            let _ = w.core.abandon(w.now, g, Abandon::Failed);
+        },
+    ];
+    for end in ends {
+        let grant = w.grant(w.hard("s"));
+        let ticket = w.waiting(w.plain());
+        end(&mut w, grant);
+        let grant = claimed(&w, ticket);
+        let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+        while woken(&w).is_some() {}
+    }
+    w.quiesce();
+}
+
+struct CoreSettingsExt;
+
+impl CoreSettingsExt {
+    fn no_retry(
+        mut settings: homing_core::settings::CoreSettings,
+    ) -> homing_core::settings::CoreSettings {
+        settings.retry_attempts = 0;
+        settings
+    }
+}
