@@ -3,11 +3,12 @@
 //! An engine names blocks by hashes of its own; what matters for a match is the chain of *our* hashes.
 //! So each stored block is translated once: parent's chain, then its own tokens. Blocks whose parent
 //! was never seen are kept as orphans under that parent's name and get their place when it appears;
-//! no position is invented. Copies are counted, since an engine reports each copy's end.
+//! no position is invented. A block is in its parent's hash space: engines tell the salt with the first
+//! block of a sequence only. Copies are counted, since an engine reports each copy's end.
 
 use super::event::{BlockRemoved, BlockStored, KvEvent, Medium};
 use super::{Overlap, Overlaps};
-use crate::hash::{ChainHash, EngineHash, HashSpace, LocalHash, Prompt};
+use crate::hash::{ChainHash, EngineHash, HashSpace, Prompt};
 use crate::ids::{DpRank, WorkerId};
 use foldhash::fast::FixedState;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -35,11 +36,16 @@ pub enum Applied {
 
 #[derive(Debug)]
 struct Block {
-    /// Where it stands; `None` while its parent is unknown.
-    chain: Option<ChainHash>,
-    parent: Option<EngineHash>,
-    local: LocalHash,
+    place: Place,
     copies: u32,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Its whole prefix is known.
+    Stands { chain: ChainHash, space: HashSpace },
+    /// Its parent was never seen. The tokens are kept, since their hash depends on the parent's space.
+    Waits { parent: EngineHash, tokens: Box<[u32]>, own: Option<HashSpace> },
 }
 
 #[derive(Debug, Default)]
@@ -137,13 +143,12 @@ impl NaiveIndex {
             }
             _ => self.block_size = Some(stored.block_size),
         }
-        let space = HashSpace::new(&stored.lora_name, &stored.cache_salt);
+        let told = stored.parent.is_none() || !stored.cache_salt.is_empty();
+        let own = told.then(|| HashSpace::new(&stored.lora_name, &stored.cache_salt));
         let held = self.targets.entry(key).or_default();
         let mut parent = stored.parent;
-        for (&hash, local) in
-            stored.block_hashes.iter().zip(space.locals(&stored.token_ids, stored.block_size))
-        {
-            held.add(hash, parent, local);
+        for (&hash, tokens) in stored.block_hashes.iter().zip(stored.token_ids.chunks_exact(size)) {
+            held.add(hash, parent, tokens, own);
             parent = Some(hash);
         }
         Applied::Yes
@@ -181,15 +186,15 @@ impl NaiveIndex {
             keys.sort_by_key(|(k, _)| **k);
             for (hash, block) in keys {
                 assert!(block.copies > 0, "a block without a copy");
-                if let Some(chain) = block.chain {
-                    stand += 1;
-                    assert!(held.chains.contains_key(&chain), "a chain that nobody counts");
-                } else {
-                    let parent = block.parent.expect("only a parent can be missing");
-                    assert!(
-                        held.waiting[&parent].contains(hash),
-                        "an orphan that waits for nobody"
-                    );
+                match &block.place {
+                    Place::Stands { chain, .. } => {
+                        stand += 1;
+                        assert!(held.chains.contains_key(chain), "a chain that nobody counts");
+                    }
+                    Place::Waits { parent, .. } => {
+                        let waits = held.waiting[parent].contains(hash);
+                        assert!(waits, "an orphan that waits for nobody");
+                    }
                 }
             }
             let mut counts: Vec<_> = held.chains.values().copied().collect();
@@ -200,38 +205,57 @@ impl NaiveIndex {
 }
 
 impl Held {
-    fn add(&mut self, hash: EngineHash, parent: Option<EngineHash>, local: LocalHash) {
+    /// One more copy of a block. `own`: its hash space, where the event tells it.
+    fn add(
+        &mut self,
+        hash: EngineHash,
+        parent: Option<EngineHash>,
+        tokens: &[u32],
+        own: Option<HashSpace>,
+    ) {
         if let Some(block) = self.blocks.get_mut(&hash) {
-            // Another copy. Same name, same content: an engine's hash covers the whole prefix.
+            // Same name, same content: an engine's hash covers the whole prefix.
             block.copies = block.copies.saturating_add(1);
             return;
         }
-        let chain = match parent {
-            None => Some(ChainHash::root(local)),
-            Some(p) => self.blocks.get(&p).and_then(|b| b.chain).map(|before| before.then(local)),
+        let Some(parent) = parent else {
+            return self.stand(hash, None, tokens, own.unwrap_or_default());
         };
-        self.blocks.insert(hash, Block { chain, parent, local, copies: 1 });
-        match chain {
-            Some(chain) => self.stand(hash, chain),
-            None => {
-                let parent = parent.unwrap_or(hash);
+        match self.blocks.get(&parent).map(|b| &b.place) {
+            Some(&Place::Stands { chain, space }) => {
+                self.stand(hash, Some(chain), tokens, own.unwrap_or(space));
+            }
+            _ => {
+                let place = Place::Waits { parent, tokens: tokens.into(), own };
+                self.blocks.insert(hash, Block { place, copies: 1 });
                 self.waiting.entry(parent).or_default().push(hash);
             }
         }
     }
 
-    /// `hash` has got its place; so have all that waited for it, and so on (a worklist: chains of
-    /// orphans can be as long as a conversation).
-    fn stand(&mut self, hash: EngineHash, chain: ChainHash) {
-        let mut todo = vec![(hash, chain)];
-        while let Some((hash, chain)) = todo.pop() {
-            *self.chains.entry(chain).or_default() += 1;
+    /// `hash` has its place; so have all that waited for it, and so on (a worklist: chains of orphans
+    /// can be as long as a conversation).
+    fn stand(
+        &mut self,
+        hash: EngineHash,
+        before: Option<ChainHash>,
+        tokens: &[u32],
+        space: HashSpace,
+    ) {
+        let chain = ChainHash::after(before, space.local(tokens));
+        let place = Place::Stands { chain, space };
+        self.blocks.insert(hash, Block { place, copies: 1 });
+        *self.chains.entry(chain).or_default() += 1;
+        let mut todo = vec![(hash, chain, space)];
+        while let Some((hash, before, space)) = todo.pop() {
             for child in self.waiting.remove(&hash).unwrap_or_default() {
-                if let Some(block) = self.blocks.get_mut(&child) {
-                    let own = chain.then(block.local);
-                    block.chain = Some(own);
-                    todo.push((child, own));
-                }
+                let Some(block) = self.blocks.get_mut(&child) else { continue };
+                let Place::Waits { tokens, own, .. } = &block.place else { continue };
+                let space = own.unwrap_or(space);
+                let chain = before.then(space.local(tokens));
+                block.place = Place::Stands { chain, space };
+                *self.chains.entry(chain).or_default() += 1;
+                todo.push((child, chain, space));
             }
         }
     }
@@ -242,9 +266,8 @@ impl Held {
         if block.copies > 0 {
             return;
         }
-        let Some(block) = self.blocks.remove(&hash) else { return };
-        match (block.chain, block.parent) {
-            (Some(chain), _) => {
+        match self.blocks.remove(&hash).map(|b| b.place) {
+            Some(Place::Stands { chain, .. }) => {
                 if let Some(n) = self.chains.get_mut(&chain) {
                     *n -= 1;
                     if *n == 0 {
@@ -252,7 +275,7 @@ impl Held {
                     }
                 }
             }
-            (None, Some(parent)) => {
+            Some(Place::Waits { parent, .. }) => {
                 if let Some(siblings) = self.waiting.get_mut(&parent) {
                     siblings.retain(|s| *s != hash);
                     if siblings.is_empty() {
@@ -260,7 +283,7 @@ impl Held {
                     }
                 }
             }
-            (None, None) => {}
+            None => {}
         }
     }
 }

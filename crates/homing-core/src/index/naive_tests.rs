@@ -74,6 +74,30 @@ fn copies_are_counted() {
 }
 
 #[test]
+fn a_salt_is_told_once_and_holds_for_the_whole_sequence() {
+    let salted = |parent, salt: &str, blocks: &[(u64, [u32; 2])]| {
+        let KvEvent::Stored(event) = stored(parent, blocks) else { unreachable!() };
+        KvEvent::Stored(BlockStored { cache_salt: salt.into(), ..event })
+    };
+    let matched = |index: &NaiveIndex, salt: &str| {
+        let space = HashSpace::new("", salt);
+        let found = index.overlaps(&Prompt::from_tokens(&[1, 1, 2, 2, 3, 3, 0], 2, space));
+        found.first().map_or(0, |o| o.blocks)
+    };
+    let (first, then) = ([(1, [1, 1])], [(2, [2, 2]), (3, [3, 3])]);
+    let mut index = NaiveIndex::default();
+    index.apply(W, R, &salted(None, "tenant", &first));
+    index.apply(W, R, &stored(Some(1), &then));
+    index.check();
+    assert_eq!((matched(&index, "tenant"), matched(&index, "")), (3, 0));
+    let mut late = NaiveIndex::default();
+    late.apply(W, R, &stored(Some(1), &then));
+    late.apply(W, R, &salted(None, "tenant", &first));
+    late.check();
+    assert_eq!((matched(&late, "tenant"), matched(&late, "")), (3, 0), "orphans inherit it too");
+}
+
+#[test]
 fn f23_cleared_means_cleared_and_only_this_rank() {
     let mut index = NaiveIndex::default();
     index.apply(W, R, &stored(None, &[(1, [1, 1])]));
