@@ -1,6 +1,8 @@
 //! What the router believes of its engines' caches is what is in them: engines with small caches, many
 //! prompts, evictions, over real sockets.
 
+#![expect(clippy::unwrap_used, reason = "a test says so by panicking")]
+
 use homing_e2e::{Serve, binary, call, call_with, eventually};
 use homing_sim::engine::{CacheConfig, EngineConfig};
 use homing_sim::serve::{Mock, MockConfig, MockHandle};

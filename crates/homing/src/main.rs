@@ -5,6 +5,7 @@ mod check;
 mod demo;
 mod logging;
 mod mock;
+mod running;
 mod serve;
 mod sources;
 

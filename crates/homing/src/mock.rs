@@ -1,5 +1,6 @@
 //! `homing mock`: one simulated engine behind the OpenAI API.
 
+use crate::running::{self, Signals};
 use crate::{Failure, logging};
 use anyhow::Context;
 use homing_runtime::settings::LogFormat;
@@ -7,7 +8,6 @@ use homing_sim::engine::{CacheConfig, EngineConfig};
 use homing_sim::serve::{Mock, MockConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// The flags of `homing mock`.
 #[derive(Debug, clap::Args)]
@@ -72,25 +72,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         kv_topic: args.kv_topic.clone(),
         ..defaults
     };
-    if !(args.speedup.is_finite() && args.speedup > 0.0) || args.blocks == 0 || args.block_size == 0 {
+    if !(args.speedup.is_finite() && args.speedup > 0.0) || args.blocks == 0 || args.block_size == 0
+    {
         let text = "--speedup, --blocks and --block-size must be above 0";
         return Err(Failure::Usage(text.to_owned()));
     }
     let mock = Mock::bind(config).context("the mock engine can't start")?;
     println!("listening on {}", mock.url());
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("the system gives no runtime")?;
-    runtime.block_on(async {
-        let mut term = signal(SignalKind::terminate()).context("SIGTERM can't be handled")?;
-        let mut int = signal(SignalKind::interrupt()).context("SIGINT can't be handled")?;
-        let stop = async move {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
-        };
+    running::block_on(async {
+        let mut signals = Signals::new()?;
+        let stop = async move { signals.next().await };
         mock.run(stop).await.context("the mock engine broke off").map_err(Failure::from)
     })
 }

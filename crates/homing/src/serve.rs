@@ -1,10 +1,10 @@
 //! `homing serve`: the router, until a signal stops it.
 
+use crate::running::{self, Signals};
 use crate::sources::Flags;
 use crate::{Failure, logging};
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use homing_hosts::{Server, StartError};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// The flags of `homing serve`.
 #[derive(Debug, clap::Args)]
@@ -22,17 +22,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.flags.settings()?;
     if settings.workers.is_empty() {
-        let text = "there are no workers: give --worker URL, or [[workers]] in the file of --config";
+        let text =
+            "there are no workers: give --worker URL, or [[workers]] in the file of --config";
         return Err(Failure::Usage(text.to_owned()));
     }
     logging::start(settings.log.format, "info");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("the system gives no runtime")?;
-    runtime.block_on(async {
-        let mut term = signal(SignalKind::terminate()).context("SIGTERM can't be handled")?;
-        let mut int = signal(SignalKind::interrupt()).context("SIGINT can't be handled")?;
+    running::block_on(async {
+        let mut signals = Signals::new()?;
         let server = Server::start(settings).await.map_err(|error| match error {
             StartError::Tokenizer { .. } => Failure::Usage(error.to_string()),
             StartError::Listen { .. } | StartError::System { .. } => {
@@ -41,19 +37,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         })?;
         println!("gateway on http://{}", server.gateway_address());
         println!("admin on http://{}", server.admin_address());
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
+        signals.next().await;
         tracing::info!("stopping: running streams may finish; a second signal ends them");
-        tokio::select! {
-            whole = server.shut_down() => {
-                if !whole {
-                    tracing::warn!("the grace period is over: what was still open is cut off");
-                }
-            }
-            _ = term.recv() => tracing::warn!("a second signal: what is still open is cut off"),
-            _ = int.recv() => tracing::warn!("a second signal: what is still open is cut off"),
+        let cut_off = tokio::select! {
+            whole = server.shut_down() => (!whole).then_some("the grace period is over"),
+            () = signals.next() => Some("a second signal"),
+        };
+        if let Some(why) = cut_off {
+            tracing::warn!(why, "what was still open is cut off");
         }
         Ok(())
     })

@@ -48,9 +48,8 @@ impl Flags {
             ("affinity.ttl", &self.session_ttl, "--session-ttl"),
             ("routing.policy", &self.policy, "--policy"),
         ];
-        overrides.extend(
-            one.into_iter().filter_map(|(key, v, flag)| Some(set(key, v.as_ref()?, flag))),
-        );
+        overrides
+            .extend(one.into_iter().filter_map(|(key, v, flag)| Some(set(key, v.as_ref()?, flag))));
         Settings::load(Sources { file, env: std::env::vars(), overrides })
             .map_err(|errors| Failure::Usage(errors.to_string()))
     }

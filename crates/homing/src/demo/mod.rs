@@ -8,6 +8,7 @@ mod play;
 mod report;
 mod stage;
 
+use crate::running::{self, Signals};
 use crate::{Failure, logging};
 use anyhow::{Context, ensure};
 use homing_runtime::settings::LogFormat;
@@ -51,11 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage("--speedup must be above 0".to_owned()));
     }
     logging::start(LogFormat::Text, "error");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("the system gives no runtime")?;
-    runtime.block_on(demo(args)).map_err(Failure::from)
+    running::block_on(async { demo(args).await.map_err(Failure::from) })
 }
 
 async fn demo(args: &Args) -> anyhow::Result<()> {
@@ -94,7 +91,7 @@ async fn demo(args: &Args) -> anyhow::Result<()> {
     }
     if args.keep {
         stage.print_urls();
-        tokio::signal::ctrl_c().await.context("waiting for ctrl-c")?;
+        Signals::new()?.next().await;
     }
     stage.strike().await;
     ensure!(

@@ -40,9 +40,9 @@ impl Progress {
         let bar = (shown && terminal).then(|| {
             let bar = ProgressBar::new(total);
             // The template is a constant that indicatif accepts.
-            if let Ok(style) =
-                ProgressStyle::with_template("{bar:40} {pos}/{len} turns  {elapsed} of about {duration}")
-            {
+            if let Ok(style) = ProgressStyle::with_template(
+                "{bar:40} {pos}/{len} turns  {elapsed} of about {duration}",
+            ) {
                 bar.set_style(style);
             }
             bar

@@ -111,7 +111,8 @@ impl Stage {
 
     async fn get(&self, url: &str) -> anyhow::Result<Bytes> {
         let request = http::Request::get(url).body(Full::new(Bytes::new()))?;
-        let response = self.client.send(request).await.map_err(|(_, why)| anyhow!("{url}: {why}"))?;
+        let response =
+            self.client.send(request).await.map_err(|(_, why)| anyhow!("{url}: {why}"))?;
         Ok(response.into_body().collect().await.with_context(|| url.to_owned())?.to_bytes())
     }
 
