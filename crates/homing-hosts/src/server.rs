@@ -78,9 +78,9 @@ impl Server {
         let pool = ComputePool::start(cores).map_err(|e| system("threads")(e.to_string()))?;
         let ingest = match settings.index.source {
             IndexSource::Off => None,
-            IndexSource::Auto | IndexSource::Events => Some(
-                Ingest::start(shell.clone()).map_err(|e| system("threads")(e.to_string()))?,
-            ),
+            IndexSource::Auto | IndexSource::Events => {
+                Some(Ingest::start(shell.clone()).map_err(|e| system("threads")(e.to_string()))?)
+            }
         };
         let book = ingest.as_ref().map_or_else(|| Arc::new(FeedBook::default()), Ingest::book);
         Metrics::watch(&shell, book);
@@ -91,7 +91,8 @@ impl Server {
             tokio::net::TcpListener::bind(listen).await.map_err(failed("admin.listen", listen))?;
         let admin = admin_listener.local_addr().map_err(failed("admin.listen", listen))?;
         let listen = settings.gateway.listen;
-        let gateway = Gateway::new(shell.clone(), settings.clone(), prompts, pool, life.clone(), &entropy);
+        let gateway =
+            Gateway::new(shell.clone(), settings.clone(), prompts, pool, life.clone(), &entropy);
         let gateway = Listening::start(Arc::new(gateway), &life, cores)
             .map_err(failed("gateway.listen", listen))?;
 
@@ -102,8 +103,7 @@ impl Server {
         life.spawn(async move {
             stopping.run_until_cancelled(keep_time).await;
         });
-        // The admin server outlives the drain: it says so until the end.
-        #[expect(clippy::disallowed_methods, reason = "ends with the runtime, after everything else")]
+        // Not tracked: it outlives the drain, which it reports, and ends with the runtime.
         tokio::spawn(admin::serve(admin_listener, shell.clone(), fleet, life.clone()));
         Ok(Self { gateway, admin, shell, life, settings })
     }

@@ -33,11 +33,12 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.shell.forget_sleeper(self.id);
         if let Some(ticket) = self.ticket.take() {
             self.shell.core().cancel(self.shell.now(), ticket);
             self.shell.pump();
         }
+        // Last: a wake-up that was on its way has come by now, whoever pumped it, and must not stay.
+        self.shell.forget_sleeper(self.id);
     }
 }
 
@@ -135,10 +136,11 @@ impl Checked {
         let checked = self.take();
         let name = checked.grant().worker().spec.name.clone();
         let shell = self.shell.clone();
-        shell.metrics().retries(failure);
         let (admission, events) = shell.core().retry(shell.now(), checked, failure);
         shell.log_fleet(&name, &events);
-        shell.settle(admission).await
+        let granted = shell.settle(admission).await?;
+        shell.metrics().retries(failure);
+        Ok(granted)
     }
 
     fn inner(&self) -> &ask::Checked {
@@ -184,3 +186,7 @@ impl Drop for Live {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod tests;

@@ -24,4 +24,6 @@ pub mod lifecycle;
 pub mod metrics;
 pub mod settings;
 pub mod shell;
+#[cfg(test)]
+mod testing;
 pub mod upstream;

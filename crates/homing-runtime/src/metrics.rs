@@ -49,7 +49,8 @@ struct ReasonLabel {
 /// Seconds from a millisecond to half an hour: prefill of a short prompt to an agent's longest answer.
 fn slow() -> Histogram {
     Histogram::new([
-        0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
+        0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+        1800.0,
     ])
 }
 
@@ -206,7 +207,9 @@ fn family<'a>(
         // The library writes no empty label set as a family.
         if labels.is_empty() {
             match kind {
-                MetricType::Counter => metric.encode_counter::<NoLabelSet, u64, u64>(&value, None)?,
+                MetricType::Counter => {
+                    metric.encode_counter::<NoLabelSet, u64, u64>(&value, None)?
+                }
                 _ => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?,
             }
             continue;
@@ -243,11 +246,11 @@ impl Collector for Watcher {
         let full = sum(&|s| s.full_table);
         let help = "Sessions routed unbound, the table being full";
         family(&mut e, "affinity_full_table_fallbacks", help, counter, one(full))?;
-        let help = "Requests that wait for another's selection: none do, since selection doesn't wait";
+        let help =
+            "Requests that wait for another's selection: none do, since selection doesn't wait";
         family(&mut e, "affinity_waiters", help, gauge, one(0))?;
-        let moves: Vec<_> = MoveReason::ALL
-            .map(|r| ([("reason", r.word())], sum(&|s| s.moves[r as usize])))
-            .into();
+        let moves: Vec<_> =
+            MoveReason::ALL.map(|r| ([("reason", r.word())], sum(&|s| s.moves[r as usize]))).into();
         let series = moves.iter().map(|(l, v)| (&l[..], *v));
         family(&mut e, "affinity_moves", "Sessions bound elsewhere than before", counter, series)?;
         let waiting = sum(&|s| s.waiting as u64);

@@ -137,8 +137,10 @@ impl Shell {
 
     /// Does what the core wants done. After every call that may free capacity or change the fleet.
     pub fn pump(&self) {
+        // Held throughout, so that who takes a wake-up from the core has also delivered it when another
+        // finds none left.
+        let mut sleepers = self.sleepers.lock();
         while let Some(Output::Wake(id)) = self.core.poll_output() {
-            let mut sleepers = self.sleepers.lock();
             match sleepers.remove(&id) {
                 Some(Sleeper::Asleep(call)) => {
                     let _ = call.send(());
@@ -176,7 +178,12 @@ impl Shell {
                     tracing::info!(worker = name, incarnation = id.0, "worker removed");
                 }
                 FleetEvent::Reborn { old, new } => {
-                    tracing::info!(worker = name, old = old.0, new = new.0, "worker lives another life");
+                    tracing::info!(
+                        worker = name,
+                        old = old.0,
+                        new = new.0,
+                        "worker lives another life"
+                    );
                 }
                 FleetEvent::State(_, State::Down) => {
                     tracing::warn!(worker = name, "worker is down; probing goes on");
@@ -233,3 +240,7 @@ pub fn core_mode(mode: AffinityMode) -> Mode {
         AffinityMode::Soft => Mode::Soft,
     }
 }
+
+#[cfg(test)]
+#[path = "shell_tests.rs"]
+mod tests;

@@ -85,9 +85,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match admin.shell.metrics().text() {
         Ok(text) => ([(header::CONTENT_TYPE, TEXT)], text).into_response(),
-        Err(error) => {
-            problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error.to_string())
-        }
+        Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error.to_string()),
     }
 }
 

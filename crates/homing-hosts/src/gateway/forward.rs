@@ -47,9 +47,8 @@ pub(super) fn request_headers(parts: &Parts, record: &Record) -> HeaderMap {
     for name in ours.iter().chain(&[header::HOST, header::EXPECT]) {
         headers.remove(name);
     }
-    headers
-        .entry(HeaderName::from_static("x-request-id"))
-        .or_insert_with(|| record.request_id.clone());
+    // The client's own, unless it is one that we don't take: all three see the same.
+    headers.insert(HeaderName::from_static("x-request-id"), record.request_id.clone());
     headers
 }
 
@@ -73,17 +72,17 @@ pub(super) fn request(
 }
 
 /// Turns a worker's headers into a client's.
-pub(super) fn response_headers(
-    headers: &mut HeaderMap,
-    gateway: &Gateway,
-    record: &Record,
-    outcome: Outcome,
-) {
+pub(super) fn response_headers(headers: &mut HeaderMap, record: &Record) {
     strip_hops(headers);
+    own_headers(headers, record);
+}
+
+/// What every answer to a generating request says, a refusal too (R26).
+pub(super) fn own_headers(headers: &mut HeaderMap, record: &Record) {
     let mut set = |name, value| headers.insert(HeaderName::from_static(name), value);
     set("x-request-id", record.request_id.clone());
-    set("x-homing-affinity", HeaderValue::from_static(outcome.word()));
-    set("x-homing-instance", gateway.instance.clone());
+    set("x-homing-affinity", HeaderValue::from_static(record.outcome.word()));
+    set("x-homing-instance", record.instance.clone());
     if let Some(Ok(worker)) = record.worker.as_deref().map(HeaderValue::from_str) {
         set("x-homing-worker", worker);
     }

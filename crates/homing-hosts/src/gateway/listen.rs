@@ -3,6 +3,7 @@
 //! one thread.
 
 use super::Gateway;
+use super::pace::{Pace, Paced};
 use super::service;
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::upstream::Upstream;
@@ -39,11 +40,14 @@ impl Listening {
     /// # Errors
     /// When the address can't be bound, or the system gives no threads.
     pub fn start(gateway: Arc<Gateway>, life: &Lifecycle, threads: usize) -> io::Result<Self> {
-        let first = bind(gateway.settings.gateway.listen)?;
+        // With SO_REUSEPORT a second router would silently take half of the first one's connections: see
+        // whether the address is free without it.
+        drop(bind(gateway.settings.gateway.listen, false)?);
+        let first = bind(gateway.settings.gateway.listen, true)?;
         let address = first.local_addr()?;
         let mut listeners = vec![first];
         for _ in 1..threads {
-            listeners.push(bind(address)?);
+            listeners.push(bind(address, true)?);
         }
         let mut ends = Vec::new();
         for (i, listener) in listeners.into_iter().enumerate() {
@@ -77,10 +81,10 @@ impl Listening {
     }
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
+    socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -107,8 +111,7 @@ async fn run(gateway: Arc<Gateway>, life: &Lifecycle, listener: TcpListener) -> 
             Ok((stream, _)) => {
                 // Without it the first chunk of a kept-alive stream waits 44 ms (F59).
                 let _ = stream.set_nodelay(true);
-                let connection =
-                    serve(stream, gateway.clone(), upstream.clone(), stopping.clone());
+                let connection = serve(stream, gateway.clone(), upstream.clone(), stopping.clone());
                 connections.spawn(connection);
             }
             Err(error) => {
@@ -130,14 +133,15 @@ async fn serve(
     upstream: Upstream,
     stopping: CancellationToken,
 ) {
+    let pace = Pace::default();
     let service = service_fn(|request| {
-        let (gateway, upstream) = (gateway.clone(), upstream.clone());
-        async move { Ok::<_, Infallible>(service::handle(&gateway, &upstream, request).await) }
+        let (gateway, upstream, pace) = (gateway.clone(), upstream.clone(), pace.clone());
+        async move { Ok::<_, Infallible>(service::handle(&gateway, &upstream, &pace, request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Paced::new(stream, pace.clone())), service);
     tokio::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,

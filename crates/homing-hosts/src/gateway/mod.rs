@@ -7,11 +7,13 @@
 //! * [`session`], [`prompt`]: what the decision needs of a request;
 //! * [`forward`]: headers, both ways;
 //! * [`relay`]: the answer on its way back, and what ends with it;
+//! * [`pace`]: how fast a client takes its answer;
 //! * [`reply`]: our own answers; the one place where a refusal becomes a status;
 //! * [`record`]: one line and one count a request.
 
 mod forward;
 mod listen;
+mod pace;
 mod prompt;
 mod proxy;
 mod record;

@@ -48,8 +48,7 @@ pub(super) async fn of(
         Some(tokenize(tokenizer, model, endpoint, body, space, block_size, now))
     } else {
         let (tokenizer, model, body) = (Arc::clone(tokenizer), model.clone(), body.clone());
-        let job =
-            move || tokenize(&tokenizer, &model, endpoint, &body, space, block_size, now);
+        let job = move || tokenize(&tokenizer, &model, endpoint, &body, space, block_size, now);
         gateway.pool.run(job).await.ok()
     };
     match tokenized {

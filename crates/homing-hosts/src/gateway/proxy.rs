@@ -2,6 +2,7 @@
 //! wait until the worker has begun to answer, commit, relay. There is no session logic here: every
 //! decision is the core's.
 
+use super::pace::Pace;
 use super::record::Record;
 use super::relay::{self, Begun, Limits, Relay};
 use super::reply::{self, Error, ReplyBody};
@@ -12,7 +13,7 @@ use homing_core::ask::{Ask, Failure};
 use homing_runtime::guard::{Checked, Granted};
 use homing_runtime::upstream::Upstream;
 use homing_wire::request::{ChatView, CommonView, CompletionView, RequestError};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body as _;
@@ -29,15 +30,18 @@ const ROOM_AT_FIRST: usize = 256 << 10;
 pub(super) async fn handle(
     gateway: &Gateway,
     upstream: &Upstream,
+    pace: &Pace,
     endpoint: Endpoint,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
     let mut record = Record::start(gateway, request.headers(), endpoint.label());
     let until = Instant::now() + gateway.settings.gateway.request_timeout;
-    match timeout_at(until, answer(gateway, upstream, endpoint, request, &mut record, until)).await {
-        Ok(Ok(Answer { response, body })) => {
+    pace.begin(Some(until));
+    match answer(gateway, upstream, endpoint, request, &mut record, until).await {
+        Ok(Answer { response, body }) => {
             record.status = response.status().as_u16();
-            let limits = Limits { idle: gateway.settings.upstream.idle_timeout, until };
+            let (idle, pace) = (gateway.settings.upstream.idle_timeout, pace.clone());
+            let limits = Limits { idle, until, pace };
             let relay = match body {
                 Answered::Plain(body, live) => Relay::plain(body, live, record, limits),
                 Answered::Stream(body, begun, live) => {
@@ -46,8 +50,7 @@ pub(super) async fn handle(
             };
             response.map(|()| ReplyBody::Relay(Box::new(relay)))
         }
-        Ok(Err(error)) => reply::error(record, *error),
-        Err(_) => reply::error(record, Error::timeout("the request took too long")),
+        Err(error) => reply::error(record, *error),
     }
 }
 
@@ -64,6 +67,7 @@ enum Answered {
 
 type Failed = Box<Error>;
 
+/// Every part of it ends at `until` by itself, and so it is known what becomes of the session then (R26).
 async fn answer(
     gateway: &Gateway,
     upstream: &Upstream,
@@ -74,14 +78,16 @@ async fn answer(
 ) -> Result<Answer, Failed> {
     let (parts, body) = request.into_parts();
     session::refuse_unbuilt(&parts.headers)?;
-    let body = read(&parts.headers, body, gateway.settings.gateway.max_body).await?;
-    let ask = ask(gateway, endpoint, &parts, &body, record, until).await?;
-    let headers = forward::request_headers(&parts, record);
-    let to_send = Sending { gateway, upstream, parts: &parts, headers: &headers, body: &body };
+    let body = read(&parts.headers, body, gateway.settings.gateway.max_body);
+    let late = |_| Error::timeout("the request body took too long");
+    let body = timeout_at(until, body).await.map_err(late)??;
+    let (ask, streams) = ask(gateway, endpoint, &parts, &body, record, until).await?;
+    let (parts, headers) = (&parts, &forward::request_headers(&parts, record));
+    let to_send = Sending { gateway, upstream, parts, headers, body: &body, streams, until };
     to_send.place(ask, record).await
 }
 
-/// Everything that the core must know of the request.
+/// Everything that the core must know of the request; and whether it wants a stream.
 async fn ask(
     gateway: &Gateway,
     endpoint: Endpoint,
@@ -89,7 +95,7 @@ async fn ask(
     body: &Bytes,
     record: &mut Record,
     until: Instant,
-) -> Result<Ask, Failed> {
+) -> Result<(Ask, bool), Failed> {
     let core = gateway.shell.core();
     let common = view(gateway, endpoint, body).map_err(|e| Error::request(&e))?;
     let route = core.route(&common.model).map_err(|e| Error::route(&common.model, e))?;
@@ -103,7 +109,7 @@ async fn ask(
     let mut ask = Ask::new(route.partition, route.name, known.prompt);
     ask.session = session;
     ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
-    Ok(ask)
+    Ok((ask, common.stream))
 }
 
 fn view<'a>(
@@ -155,6 +161,10 @@ struct Sending<'a> {
     parts: &'a Parts,
     headers: &'a HeaderMap,
     body: &'a Bytes,
+    /// It wants a stream of events.
+    streams: bool,
+    /// When it is too late for everything.
+    until: Instant,
 }
 
 /// What became of one dispatch.
@@ -178,7 +188,7 @@ impl Sending<'_> {
             ask.overlaps = shell.core().overlaps(ask.partition, &ask.prompt);
             let looked_up = began.elapsed();
             shell.metrics().index_lookup.observe(looked_up.as_secs_f64());
-            let mut granted = shell.admit(ask).await.map_err(|r| Error::refusal(r))?;
+            let mut granted = shell.admit(ask).await.map_err(Error::refusal)?;
             shell.metrics().selection.observe((began.elapsed() - looked_up).as_secs_f64());
             ask = loop {
                 match self.attempt(granted, record).await? {
@@ -209,7 +219,7 @@ impl Sending<'_> {
                     .predicted_cached_tokens
                     .inc_by(u64::from(record.cached_tokens.unwrap_or(0)));
                 record.outcome = outcome;
-                forward::response_headers(response.headers_mut(), self.gateway, record, outcome);
+                forward::response_headers(response.headers_mut(), record);
                 let body = match begun {
                     Some(begun) => Answered::Stream(body, begun, live),
                     None => Answered::Plain(body, Some(live)),
@@ -219,7 +229,7 @@ impl Sending<'_> {
             Dispatched::Error(mut response, body) => {
                 let outcome = checked.answered_badly();
                 record.outcome = outcome;
-                forward::response_headers(response.headers_mut(), self.gateway, record, outcome);
+                forward::response_headers(response.headers_mut(), record);
                 let body = Answered::Plain(body, None);
                 Ok(Attempt::Answered(Answer { response, body }))
             }
@@ -237,10 +247,14 @@ impl Sending<'_> {
             return Dispatched::Failed(Failure::Unreachable);
         };
         checked.dispatching();
-        let first_byte = Instant::now() + self.gateway.settings.upstream.first_token_timeout;
-        let response = match self.upstream.send(request).await {
-            Ok(response) => response,
-            Err((failure, why)) => {
+        let patience = self.gateway.settings.upstream.first_token_timeout;
+        // The head of an answer that is no stream comes when all of it is computed.
+        let first_byte =
+            if self.streams { self.until.min(Instant::now() + patience) } else { self.until };
+        let response = match timeout_at(first_byte, self.upstream.send(request)).await {
+            Ok(Ok(response)) => response,
+            Err(_) => return Dispatched::TimedOut,
+            Ok(Err((failure, why))) => {
                 let worker = &*worker.spec.name;
                 tracing::debug!(worker, ?failure, why, "a dispatch failed");
                 return Dispatched::Failed(failure);
@@ -251,8 +265,11 @@ impl Sending<'_> {
         if !status.is_success() {
             return Dispatched::Error(response, body);
         }
-        let kind = response.headers().get(CONTENT_TYPE).map(|v| v.as_bytes());
-        if !kind.is_some_and(|k| k.starts_with(b"text/event-stream")) {
+        let headers = response.headers();
+        let kind = headers.get(CONTENT_TYPE).map(|v| v.as_bytes());
+        let events = kind.is_some_and(|k| k.starts_with(b"text/event-stream"));
+        // Of compressed events nothing can be seen: they pass like anything else.
+        if !events || headers.contains_key(CONTENT_ENCODING) {
             return Dispatched::Begun(response, body, None);
         }
         match timeout_at(first_byte, relay::begin(&mut body)).await {

@@ -3,8 +3,10 @@
 //!
 //! Of a stream the tail of a chunk that lies within an event is held until the event is whole. It costs
 //! nothing when workers write whole events, which they do; and when one breaks off, our error event
-//! follows a whole event and can't complete a torn one into a forgery (F46).
+//! follows a whole event and can't complete a torn one into a forgery (F46). Where part of an event had to
+//! pass all the same, or the answer's length was told, the connection is cut without a word.
 
+use super::pace::Pace;
 use super::record::{Ended, Record};
 use super::reply::Error;
 use bytes::{Bytes, BytesMut};
@@ -33,8 +35,9 @@ const HOLD_MAX: usize = 1 << 20;
 #[derive(Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// The error event is out; the connection is closed behind it once it is flushed.
-    Broken,
+    /// The error event is out; the connection is closed behind it once it is flushed, which it had been
+    /// so many times.
+    Broken(u64),
     Done,
 }
 
@@ -48,41 +51,54 @@ pub(super) struct Relay {
     held: BytesMut,
     /// For event streams.
     scanner: Option<SseScanner>,
+    /// Part of an event has passed without its end.
+    torn: bool,
     live: Option<Live>,
     record: Record,
     untold: u32,
     told_first: bool,
-    idle: Duration,
-    until: Instant,
+    limits: Limits,
     deadline: Pin<Box<Sleep>>,
     state: State,
 }
 
-/// When an answer is too slow.
-#[derive(Clone, Copy, Debug)]
+/// When an answer is too slow, and how its client takes it.
+#[derive(Debug)]
 pub(super) struct Limits {
     /// Between two bytes.
     pub(super) idle: Duration,
     /// All of it.
     pub(super) until: Instant,
+    /// The client's side.
+    pub(super) pace: Pace,
 }
 
 impl Relay {
     /// An answer that is no stream of events, or that nobody needs to follow.
-    pub(super) fn plain(body: Incoming, live: Option<Live>, record: Record, limits: Limits) -> Self {
-        let first = (limits.idle, limits.until);
-        let soonest = first.1.min(Instant::now() + first.0);
+    pub(super) fn plain(
+        body: Incoming,
+        live: Option<Live>,
+        record: Record,
+        limits: Limits,
+    ) -> Self {
+        let mut relay = Self::new(body, live, record, limits);
+        relay.end_if_complete();
+        relay
+    }
+
+    fn new(body: Incoming, live: Option<Live>, record: Record, limits: Limits) -> Self {
+        let soonest = limits.until.min(Instant::now() + limits.idle);
         Self {
             body,
             ready: None,
             held: BytesMut::new(),
             scanner: None,
+            torn: false,
             live,
             record,
             untold: 0,
             told_first: false,
-            idle: first.0,
-            until: first.1,
+            limits,
             deadline: Box::pin(sleep_until(soonest)),
             state: State::Open,
         }
@@ -96,7 +112,7 @@ impl Relay {
         record: Record,
         limits: Limits,
     ) -> Self {
-        let mut relay = Self::plain(body, Some(live), record, limits);
+        let mut relay = Self::new(body, Some(live), record, limits);
         relay.scanner = Some(begun.scanner);
         let (mut bytes, whole) = (begun.bytes, begun.whole);
         relay.held = bytes.split_off(whole);
@@ -134,16 +150,29 @@ impl Relay {
         let events = u32::try_from(scanner.data_events() - before).unwrap_or(u32::MAX);
         self.note_progress(events);
         if whole == chunk.len() && self.held.is_empty() {
+            self.torn = false;
             return Some(chunk);
         }
         if whole > 0 {
             self.held.extend_from_slice(&chunk[..whole]);
             let out = self.held.split().freeze();
             self.held.extend_from_slice(&chunk[whole..]);
+            self.torn = false;
             return Some(out);
         }
         self.held.extend_from_slice(&chunk);
-        (self.held.len() > HOLD_MAX).then(|| self.held.split().freeze())
+        if self.held.len() <= HOLD_MAX {
+            return None;
+        }
+        self.torn = true;
+        Some(self.held.split().freeze())
+    }
+
+    /// Of a body with a length nobody asks for more once it is all there: it has ended now.
+    fn end_if_complete(&mut self) {
+        if self.body.is_end_stream() && self.held.is_empty() {
+            self.end(Ended::Complete);
+        }
     }
 
     fn end(&mut self, ended: Ended) {
@@ -157,21 +186,17 @@ impl Relay {
     }
 
     /// The answer can't be finished: a stream says so in its own shape, anything else is cut.
-    fn break_off(
-        &mut self,
-        cx: &Context<'_>,
-        ended: Ended,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    fn break_off(&mut self, ended: Ended) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        let sized = self.body.size_hint().exact().is_some();
         self.end(ended);
-        if self.scanner.is_none() {
+        if self.scanner.is_none() || self.torn || sized {
             return Poll::Ready(Some(Err(BrokenOff)));
         }
         let (code, message) = match ended {
             Ended::TimedOut => ("timeout", "the answer took too long"),
             _ => ("worker_error", "the worker broke off in the middle of the answer"),
         };
-        self.state = State::Broken;
-        cx.waker().wake_by_ref();
+        self.state = State::Broken(self.limits.pace.flushes());
         Poll::Ready(Some(Ok(Frame::data(Error::event(code, message).into()))))
     }
 }
@@ -188,24 +213,27 @@ impl Body for Relay {
         loop {
             match this.state {
                 State::Open => {}
-                State::Broken => {
-                    // One turn for hyper to flush the event; then the connection is closed behind it.
+                State::Broken(flushes) => {
+                    ready!(this.limits.pace.poll_flushed(cx, flushes));
                     this.state = State::Done;
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
+                    return Poll::Ready(Some(Err(BrokenOff)));
                 }
                 State::Done if this.record.ended == Ended::Complete => return Poll::Ready(None),
                 State::Done => return Poll::Ready(Some(Err(BrokenOff))),
             }
             if let Some(bytes) = this.ready.take() {
+                this.end_if_complete();
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
             match Pin::new(&mut this.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(chunk) => {
-                        let next = this.until.min(Instant::now() + this.idle);
+                        let Limits { idle, until, .. } = this.limits;
+                        let next = until.min(Instant::now() + idle);
                         this.deadline.as_mut().reset(next);
-                        if let Some(out) = this.pass(chunk) {
+                        let out = this.pass(chunk);
+                        this.end_if_complete();
+                        if let Some(out) = out {
                             return Poll::Ready(Some(Ok(Frame::data(out))));
                         }
                     }
@@ -220,10 +248,10 @@ impl Body for Relay {
                     }
                     return Poll::Ready(None);
                 }
-                Poll::Ready(Some(Err(_))) => return this.break_off(cx, Ended::WorkerBroke),
+                Poll::Ready(Some(Err(_))) => return this.break_off(Ended::WorkerBroke),
                 Poll::Pending => {
                     ready!(this.deadline.as_mut().poll(cx));
-                    return this.break_off(cx, Ended::TimedOut);
+                    return this.break_off(Ended::TimedOut);
                 }
             }
         }

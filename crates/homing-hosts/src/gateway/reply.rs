@@ -1,5 +1,6 @@
 //! Our own answers. The one place where a refusal becomes a status (F58).
 
+use super::forward;
 use super::record::{Ended, Record};
 use super::relay::Relay;
 use bytes::Bytes;
@@ -46,7 +47,9 @@ impl Body for ReplyBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Self::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
+            }
             Self::Relay(relay) => relay.size_hint(),
         }
     }
@@ -129,7 +132,9 @@ impl Error {
                     StatusCode::NOT_FOUND,
                     "model_not_found",
                     CLIENT,
-                    format!("the model `{model}` does not exist here; GET /v1/models lists what does"),
+                    format!(
+                        "the model `{model}` does not exist here; GET /v1/models lists what does"
+                    ),
                 )
             },
             RouteError::NotYet => Self::unavailable(
@@ -190,11 +195,7 @@ pub(super) fn error(mut record: Record, error: Error) -> Response<ReplyBody> {
     let mut response = whole(error.status, error_body(ApiShape::OpenAi, &body).into());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(HeaderName::from_static("x-request-id"), record.request_id.clone());
-    headers.insert(
-        HeaderName::from_static("x-homing-affinity"),
-        HeaderValue::from_static(error.outcome.word()),
-    );
+    forward::own_headers(headers, &record);
     match error.retry_after_ms {
         Some(ms) => {
             // Spread by what differs between requests, so that refused clients don't return as one.
@@ -212,9 +213,9 @@ pub(super) fn error(mut record: Record, error: Error) -> Response<ReplyBody> {
 
 /// FNV-1a: enough to spread clients.
 fn spread(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
-        (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
-    })
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// A short text.

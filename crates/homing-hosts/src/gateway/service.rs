@@ -1,10 +1,12 @@
 //! Which path is what.
 
 use super::Gateway;
+use super::pace::Pace;
 use super::proxy;
 use super::record::Record;
 use super::reply::{self, ReplyBody};
 use homing_runtime::upstream::Upstream;
+use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
@@ -40,14 +42,18 @@ impl Endpoint {
 pub(super) async fn handle(
     gateway: &Gateway,
     upstream: &Upstream,
+    pace: &Pace,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
+    pace.begin(None);
     let (method, path) = (request.method(), request.uri().path());
     if let Some(endpoint) = Endpoint::of(path) {
         if method != Method::POST {
-            return reply::plain(StatusCode::METHOD_NOT_ALLOWED, "this path takes POST");
+            let mut response = reply::plain(StatusCode::METHOD_NOT_ALLOWED, "this path takes POST");
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+            return response;
         }
-        return proxy::handle(gateway, upstream, endpoint, request).await;
+        return proxy::handle(gateway, upstream, pace, endpoint, request).await;
     }
     let get = method == Method::GET || method == Method::HEAD;
     match path {
@@ -66,8 +72,7 @@ pub(super) async fn handle(
 /// Ready once a worker was; with `?strict=1` while one is.
 fn readyz(gateway: &Gateway, query: Option<&str>) -> Response<ReplyBody> {
     let strict = query.is_some_and(|q| q.split('&').any(|p| p == "strict=1"));
-    let ready =
-        if strict { gateway.shell.core().any_ready() } else { gateway.ready() };
+    let ready = if strict { gateway.shell.core().any_ready() } else { gateway.ready() };
     if gateway.draining() {
         reply::plain(StatusCode::SERVICE_UNAVAILABLE, "draining")
     } else if ready {

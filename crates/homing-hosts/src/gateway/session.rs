@@ -31,7 +31,9 @@ const NOT_BUILT: [&str; 10] = [
 /// Refuses steering headers that this version can't obey.
 pub(super) fn refuse_unbuilt(headers: &HeaderMap) -> Result<(), Error> {
     match NOT_BUILT.iter().find(|h| headers.contains_key(**h)) {
-        Some(h) => Err(Error::invalid(format!("the header {h} is not supported by this version yet"))),
+        Some(h) => {
+            Err(Error::invalid(format!("the header {h} is not supported by this version yet")))
+        }
         None => Ok(()),
     }
 }

@@ -136,3 +136,7 @@ impl Fleet {
         self.ingest.as_ref().map_or("off", |i| i.state(name))
     }
 }
+
+#[cfg(test)]
+#[path = "tend_tests.rs"]
+mod tests;

@@ -54,18 +54,9 @@ impl Tend {
     pub(super) async fn run(mut self) {
         let interval = self.settings.health.interval;
         let mut pause = FIRST_PAUSE.min(interval);
-        let mut said_down = false;
         loop {
             let probe = self.probe().await;
-            let up = probe == Probe::Good && self.note(probe) && self.learn().await;
-            if probe != Probe::Good {
-                self.note(probe);
-                if !said_down && self.asked.is_none() {
-                    said_down = true;
-                    let (worker, url) = (&self.worker.id, self.worker.url.to_string());
-                    tracing::warn!(worker, url, "the worker doesn't answer yet; probing goes on");
-                }
-            }
+            let up = self.note(probe) && probe == Probe::Good && self.learn().await;
             tokio::time::sleep(if up { interval } else { pause }).await;
             pause = if up { FIRST_PAUSE.min(interval) } else { (pause * 2).min(interval) };
         }
@@ -95,10 +86,9 @@ impl Tend {
             Ok(events) => {
                 self.shell.log_fleet(&self.worker.id, &events);
                 self.shell.pump();
-                if let (Some(ingest), true) = (
-                    &self.ingest,
-                    events.iter().any(|e| matches!(e, FleetEvent::Reborn { .. })),
-                ) {
+                if let (Some(ingest), true) =
+                    (&self.ingest, events.iter().any(|e| matches!(e, FleetEvent::Reborn { .. })))
+                {
                     ingest.reborn(&self.worker.id);
                 }
                 true

@@ -168,7 +168,13 @@ impl Stream {
     }
 
     /// Checks the sequence; gives the life that the message is of.
-    fn follow(&mut self, shell: &Shell, book: &FeedBook, id: WorkerId, seq: u64) -> Option<WorkerId> {
+    fn follow(
+        &mut self,
+        shell: &Shell,
+        book: &FeedBook,
+        id: WorkerId,
+        seq: u64,
+    ) -> Option<WorkerId> {
         let mut now = id;
         match self.last {
             Some((life, last)) if life == id && seq <= last => {
@@ -224,3 +230,7 @@ impl Stream {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "feed_tests.rs"]
+mod tests;

@@ -1,0 +1,25 @@
+//! The gateway from outside: the whole router in this process, raw sockets on both sides of it. Workers
+//! are scripts (`gateway/worker.rs`) that send the very bytes, pieces and resets that a test wants, and
+//! the client (`gateway/client.rs`) reads what really came, down to whether it ended cleanly.
+//!
+//! A test carries the number of the rule or of the field failure that it checks. Nothing waits for a
+//! time to pass: what must come about is looked for until it has, or the deadline of
+//! `gateway/world.rs` is over.
+
+#![expect(clippy::unwrap_used, reason = "tests, and the helpers that only tests use")]
+
+mod gateway {
+    mod answers;
+    mod client;
+    mod ends;
+    mod limits;
+    mod log;
+    mod queueing;
+    mod requests;
+    mod serving;
+    mod sessions;
+    mod slow;
+    mod streams;
+    mod worker;
+    mod world;
+}

@@ -1,0 +1,372 @@
+//! Workers tended against a tiny engine: how they come up, go down, come back as somebody else, and
+//! change what they serve.
+
+use super::Fleet;
+use super::discovery::{Change, static_list};
+use crate::ingest::Ingest;
+use crate::lifecycle::Lifecycle;
+use crate::settings::{Settings, Worker};
+use crate::shell::Shell;
+use crate::testing::{eventually, settings, state};
+use homing_core::fleet::{RouteError, State};
+use homing_core::ids::WorkerId;
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+/// What an engine says about itself.
+#[derive(Clone, Debug)]
+struct Says {
+    health: u16,
+    models: String,
+    started_at: f64,
+    /// It takes connections and says nothing.
+    hung: bool,
+    /// How often it was asked for its models.
+    asked: u32,
+}
+
+struct Engine {
+    address: SocketAddr,
+    says: Arc<Mutex<Says>>,
+    stop: CancellationToken,
+    task: Option<tokio::task::JoinHandle<()>>,
+    /// Bound and not listening: the port is ours, and refuses.
+    held: Option<TcpSocket>,
+}
+
+impl Engine {
+    /// A port without anybody behind it.
+    fn dead() -> Self {
+        let held = socket();
+        held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let says = Says {
+            health: 200,
+            models: r#"{"data":[{"id":"m"}]}"#.into(),
+            started_at: 1.0,
+            hung: false,
+            asked: 0,
+        };
+        Self {
+            address: held.local_addr().unwrap(),
+            says: Arc::new(Mutex::new(says)),
+            stop: CancellationToken::new(),
+            task: None,
+            held: Some(held),
+        }
+    }
+
+    fn up() -> Self {
+        let mut engine = Self::dead();
+        engine.start();
+        engine
+    }
+
+    fn start(&mut self) {
+        let listener = self.held.take().unwrap().listen(64).unwrap();
+        let (says, stop) = (self.says.clone(), CancellationToken::new());
+        self.stop = stop.clone();
+        self.task = Some(tokio::spawn(async move {
+            while let Some(Ok((stream, _))) = stop.run_until_cancelled(listener.accept()).await {
+                let (says, stop) = (says.clone(), stop.clone());
+                tokio::spawn(async move { stop.run_until_cancelled(answer(stream, says)).await });
+            }
+        }));
+    }
+
+    /// Dies; its port refuses from now on.
+    async fn die(&mut self) {
+        self.stop.cancel();
+        self.task.take().unwrap().await.unwrap();
+        let held = socket();
+        held.bind(self.address).unwrap();
+        self.held = Some(held);
+    }
+
+    fn say(&self, change: impl FnOnce(&mut Says)) {
+        change(&mut self.says.lock());
+    }
+
+    fn worker(&self, id: &str) -> Worker {
+        let url = format!("http://{}", self.address).parse().unwrap();
+        Worker { id: id.into(), url, kv_events: None, labels: Default::default() }
+    }
+}
+
+fn socket() -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket
+}
+
+async fn answer(mut stream: TcpStream, says: Arc<Mutex<Says>>) {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read_buf(&mut request).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+    let path = String::from_utf8(request).unwrap().split(' ').nth(1).unwrap().to_owned();
+    let (status, body) = {
+        let mut says = says.lock();
+        says.asked += u32::from(path == "/v1/models");
+        match path.as_str() {
+            _ if says.hung => (0, String::new()),
+            "/health" => (says.health, String::new()),
+            "/v1/models" => (200, says.models.clone()),
+            "/metrics" => (200, format!("process_start_time_seconds {}\n", says.started_at)),
+            _ => (404, String::new()),
+        }
+    };
+    if status == 0 {
+        return std::future::pending().await;
+    }
+    let length = body.len();
+    let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n{body}");
+    let _ = stream.write_all(answer.as_bytes()).await;
+}
+
+struct World {
+    shell: Arc<Shell>,
+    fleet: Arc<Fleet>,
+    life: Lifecycle,
+}
+
+impl World {
+    /// A router that follows these workers.
+    fn new(extra: &str, workers: Vec<Worker>) -> Self {
+        let world = Self::empty(extra, |_| None);
+        world.life.spawn(world.fleet.clone().follow(static_list(workers)));
+        world
+    }
+
+    fn empty(extra: &str, ingest: impl FnOnce(&Arc<Shell>) -> Option<Ingest>) -> Self {
+        // A slow machine's probes don't fail, unless a test wants them to.
+        let patience = if extra.contains("timeout") { "" } else { "health.timeout = '20s'\n" };
+        let text = format!("health.interval = '50ms'\n{patience}{extra}");
+        let settings: Arc<Settings> = Arc::new(settings(&text));
+        let shell = Shell::new(&settings, &[7; 32]);
+        let life = Lifecycle::default();
+        let fleet = Fleet::new(shell.clone(), settings, ingest(&shell), life.clone());
+        Self { shell, fleet, life }
+    }
+
+    async fn is(&self, worker: &str, wanted: State) {
+        eventually(&format!("{worker} is {wanted}"), || state(&self.shell, worker) == Some(wanted))
+            .await;
+    }
+
+    fn id(&self, worker: &str) -> WorkerId {
+        self.shell.core().worker_named(worker).unwrap()
+    }
+
+    /// Every task ends with the router.
+    async fn end(self) {
+        self.life.shut_down(Duration::ZERO).await;
+        assert!(self.life.ended(Duration::from_secs(30)).await, "a task goes on (F44)");
+    }
+}
+
+#[tokio::test]
+async fn f39_f32_a_worker_that_is_not_there_is_probed_until_it_is() {
+    let mut engine = Engine::dead();
+    let world = World::new("", vec![engine.worker("w")]);
+    world.is("w", State::Down).await;
+    assert_eq!(world.shell.core().route("m").unwrap_err(), RouteError::NotYet);
+    let id = world.id("w");
+    engine.start();
+    world.is("w", State::Ready).await;
+    assert_eq!(world.id("w"), id, "what was never up has had no life that ended");
+    assert!(world.shell.core().route("m").is_ok());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn f21_a_worker_that_refused_and_is_back_lives_another_life() {
+    let mut engine = Engine::up();
+    let world = World::new("", vec![engine.worker("w")]);
+    world.is("w", State::Ready).await;
+    let first = world.id("w");
+    engine.die().await;
+    world.is("w", State::Down).await;
+    assert_eq!(world.id("w"), first, "down is not gone");
+    let asked = engine.says.lock().asked;
+    engine.start();
+    world.is("w", State::Ready).await;
+    assert_ne!(world.id("w"), first);
+    eventually("it is asked anew what it serves", || engine.says.lock().asked > asked).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn f65_a_worker_that_answers_badly_is_down_after_some_failures_and_keeps_its_life() {
+    let engine = Engine::up();
+    let world = World::new("health.failures = 2\n", vec![engine.worker("w")]);
+    world.is("w", State::Ready).await;
+    let first = world.id("w");
+    engine.say(|s| s.health = 500);
+    world.is("w", State::Down).await;
+    engine.say(|s| s.health = 204);
+    world.is("w", State::Ready).await;
+    assert_eq!(world.id("w"), first, "R07: 5xx is the same incarnation");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn f21_another_start_time_is_another_life() {
+    let engine = Engine::up();
+    let world = World::new("", vec![engine.worker("w")]);
+    world.is("w", State::Ready).await;
+    let first = world.id("w");
+    engine.say(|s| s.started_at = 2.0);
+    eventually("another life is seen", || world.id("w") != first).await;
+    let second = world.id("w");
+    world.is("w", State::Ready).await;
+    // Asked twice more, it says the same, and stays who it is.
+    let asked = engine.says.lock().asked;
+    eventually("it is asked again", || engine.says.lock().asked >= asked + 2).await;
+    assert_eq!(world.id("w"), second);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn f69_models_are_asked_for_again_and_adapters_come_and_go() {
+    let engine = Engine::up();
+    let world = World::new("", vec![engine.worker("w")]);
+    world.is("w", State::Ready).await;
+    let served = || {
+        let served = world.shell.core().served_models();
+        served.iter().map(|(n, a)| (n.to_string(), *a)).collect::<Vec<_>>()
+    };
+    assert_eq!(served(), [("m".to_owned(), false)]);
+    let with_lora = r#"{"data":[{"id":"m"},{"id":"lora","parent":"m"}]}"#;
+    engine.say(|s| s.models = with_lora.into());
+    eventually("the adapter is known", || served().len() == 2).await;
+    assert_eq!(served()[1], ("lora".to_owned(), true));
+    assert_eq!(&*world.shell.core().route("lora").unwrap().adapter, "lora");
+    // Nonsense changes nothing; what it served before stands.
+    engine.say(|s| s.models = "<html>".into());
+    let asked = engine.says.lock().asked;
+    eventually("it is asked again", || engine.says.lock().asked >= asked + 2).await;
+    assert_eq!((served().len(), state(&world.shell, "w")), (2, Some(State::Ready)));
+    engine.say(|s| s.models = r#"{"data":[{"id":"m"}]}"#.into());
+    eventually("the adapter is gone", || served().len() == 1).await;
+    assert!(world.shell.core().route("lora").is_ok(), "a name is never forgotten: 503, not 404");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn f39_a_worker_that_does_not_say_what_it_serves_is_not_ready_until_it_does() {
+    let engine = Engine::up();
+    for nothing in ["", "{}", "[1", r#"{"data":[]}"#, r#"{"data":[{"id":"x","parent":"m"}]}"#] {
+        engine.say(|s| s.models = nothing.into());
+        let world = World::new("", vec![engine.worker("w")]);
+        let asked = engine.says.lock().asked;
+        eventually("it is asked again", || engine.says.lock().asked >= asked + 2).await;
+        assert_eq!(state(&world.shell, "w"), Some(State::Starting), "{nothing:?}");
+        engine.say(|s| s.models = r#"{"data":[{"id":"m"}]}"#.into());
+        world.is("w", State::Ready).await;
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn f34_a_hung_worker_stalls_nobody_else() {
+    let (hung, good) = (Engine::up(), Engine::up());
+    hung.say(|s| s.hung = true);
+    let world = World::new("", vec![hung.worker("hung"), good.worker("good")]);
+    world.is("good", State::Ready).await;
+    assert_eq!(state(&world.shell, "hung"), Some(State::Starting));
+    world.end().await;
+    // And its own probes end.
+    let world = World::new("health.timeout = '50ms'\n", vec![hung.worker("hung")]);
+    world.is("hung", State::Down).await;
+    hung.say(|s| s.hung = false);
+    world.is("hung", State::Ready).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_discovery_may_reset_add_replace_and_remove() {
+    let (a, b, c) = (Engine::up(), Engine::up(), Engine::up());
+    let world = World::empty("", |_| None);
+    let (changes, stream) = tokio::sync::mpsc::channel(1);
+    world.life.spawn(world.fleet.clone().follow(stream));
+    changes.send(Change::Reset(vec![a.worker("a"), b.worker("b")])).await.unwrap();
+    world.is("a", State::Ready).await;
+    world.is("b", State::Ready).await;
+    changes.send(Change::Upsert(c.worker("c"))).await.unwrap();
+    world.is("c", State::Ready).await;
+    // Registered anew, at another place: another life.
+    let first = world.id("a");
+    changes.send(Change::Upsert(c.worker("a"))).await.unwrap();
+    eventually("it is another", || world.id("a") != first).await;
+    world.is("a", State::Ready).await;
+    let url = world
+        .shell
+        .core()
+        .workers()
+        .iter()
+        .find(|w| &*w.info.spec.name == "a")
+        .unwrap()
+        .info
+        .spec
+        .url
+        .clone();
+    assert_eq!(*url, *format!("http://{}", c.address));
+    changes.send(Change::Remove("b".into())).await.unwrap();
+    eventually("it is gone", || state(&world.shell, "b").is_none()).await;
+    changes.send(Change::Remove("nobody".into())).await.unwrap();
+    changes.send(Change::Reset(vec![c.worker("c")])).await.unwrap();
+    eventually("only the named one is left", || {
+        state(&world.shell, "a").is_none() && world.shell.core().workers().len() == 1
+    })
+    .await;
+    world.is("c", State::Ready).await;
+    assert!(world.fleet.remove("c") && !world.fleet.remove("c"));
+    assert!(world.shell.core().workers().is_empty());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn f43_workers_that_come_and_go_quickly_leave_no_task_behind() {
+    let engine = Engine::up();
+    let world = World::empty("", |_| None);
+    let (changes, stream) = tokio::sync::mpsc::channel(1);
+    world.life.spawn(world.fleet.clone().follow(stream));
+    for n in 0..50 {
+        changes.send(Change::Upsert(engine.worker("w"))).await.unwrap();
+        if n % 3 == 0 {
+            changes.send(Change::Remove("w".into())).await.unwrap();
+        }
+    }
+    changes.send(Change::Upsert(engine.worker("w"))).await.unwrap();
+    drop(changes);
+    world.is("w", State::Ready).await;
+    assert_eq!(world.shell.core().workers().len(), 1);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_worker_without_events_is_known_as_such_and_a_configured_feed_is_followed() {
+    let engine = Engine::up();
+    let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
+    assert_eq!(world.fleet.index_state("quiet"), "none");
+    let mut told = engine.worker("told");
+    told.kv_events = Some("tcp://127.0.0.1:1".into());
+    let workers = vec![engine.worker("quiet"), told];
+    world.life.spawn(world.fleet.clone().follow(static_list(workers)));
+    world.is("quiet", State::Ready).await;
+    world.is("told", State::Ready).await;
+    eventually("its feed is being connected", || world.fleet.index_state("told") == "connecting")
+        .await;
+    assert_eq!(world.fleet.index_state("quiet"), "none");
+    assert!(world.fleet.remove("told"));
+    assert_eq!(world.fleet.index_state("told"), "none", "F56");
+    world.end().await;
+}

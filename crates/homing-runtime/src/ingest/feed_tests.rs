@@ -1,0 +1,232 @@
+//! One stream without sockets: its sequence, what is malformed, and whose life it is of.
+
+use super::*;
+use crate::testing::{fleet, shell};
+use homing_core::hash::EngineHash;
+use homing_core::index::event::{BlockRemoved, BlockStored};
+use homing_wire::frames::build_frames;
+use homing_wire::kv_events::{Batch, encode_batch};
+use std::sync::Arc;
+
+const W: &str = "w";
+
+struct World {
+    shell: Arc<Shell>,
+    book: FeedBook,
+    stream: Stream,
+}
+
+impl World {
+    fn new() -> Self {
+        let book = FeedBook::default();
+        book.open(W);
+        Self { shell: shell("", &[W]), book, stream: Stream::new(W.into(), 0) }
+    }
+
+    fn take(&mut self, frames: &[Vec<u8>]) {
+        self.stream.take(&self.shell, &self.book, frames);
+        self.shell.core().check();
+    }
+
+    fn send(&mut self, seq: u64, events: Vec<KvEvent>) {
+        self.take(&message(seq, events));
+    }
+
+    fn stats(&self) -> FeedStats {
+        self.book.stats()[W]
+    }
+
+    fn id(&self) -> WorkerId {
+        self.shell.core().worker_named(W).unwrap()
+    }
+
+    fn blocks(&self) -> usize {
+        self.shell.core().workers()[0].cached_blocks
+    }
+}
+
+fn message(seq: u64, events: Vec<KvEvent>) -> Vec<Vec<u8>> {
+    let batch = Batch { events, ..Batch::default() };
+    build_frames("kv-events", seq, encode_batch(&batch)).into()
+}
+
+/// The `n`th block: a sequence of its own.
+fn stored(n: u64) -> KvEvent {
+    stored_of(n, 4)
+}
+
+fn stored_of(n: u64, block_size: u32) -> KvEvent {
+    let token = u32::try_from(n).unwrap();
+    KvEvent::Stored(BlockStored {
+        block_hashes: vec![EngineHash(n)],
+        token_ids: vec![token; block_size as usize],
+        block_size,
+        full_attention: true,
+        ..BlockStored::default()
+    })
+}
+
+fn removed(n: u64) -> KvEvent {
+    KvEvent::Removed(BlockRemoved { block_hashes: vec![EngineHash(n)], ..BlockRemoved::default() })
+}
+
+#[test]
+fn messages_in_order_are_applied_and_counted() {
+    let mut w = World::new();
+    // Whoever subscribes late begins where the publisher is.
+    w.send(17, vec![stored(1), stored(2), stored(3)]);
+    w.send(18, vec![removed(2)]);
+    assert_eq!((w.stats().stored, w.stats().removed, w.blocks()), (3, 1, 2));
+    w.send(19, vec![]);
+    w.send(20, vec![KvEvent::Cleared, stored(4)]);
+    assert_eq!((w.stats().cleared, w.stats().stored, w.blocks()), (1, 4, 1), "F23");
+    let s = w.stats();
+    assert_eq!((s.gaps, s.malformed, s.refused), (0, 0, 0));
+}
+
+#[test]
+fn f24_a_hole_forgets_what_was_known_and_goes_on_learning() {
+    let mut w = World::new();
+    w.send(0, vec![stored(1), stored(2)]);
+    let id = w.id();
+    w.send(2, vec![stored(3)]);
+    assert_eq!((w.stats().gaps, w.blocks()), (1, 1), "only what came after it");
+    assert_eq!(w.id(), id, "the same life");
+    w.send(3, vec![stored(4)]);
+    assert_eq!((w.stats().gaps, w.blocks()), (1, 2));
+    w.send(u64::MAX - 1, vec![]);
+    w.send(u64::MAX, vec![stored(5)]);
+    assert_eq!((w.stats().gaps, w.blocks()), (2, 1), "F57: no number overflows");
+    assert_eq!((w.stats().stored, w.stats().cleared), (5, 0), "a hole is no event of the engine's");
+}
+
+#[test]
+fn f21_a_sequence_that_goes_back_is_another_life() {
+    for back in [0, 4, 5] {
+        let mut w = World::new();
+        w.send(5, vec![stored(1), stored(2)]);
+        let id = w.id();
+        w.send(back, vec![stored(3)]);
+        assert_ne!(w.id(), id, "from 5 to {back}");
+        assert_eq!((w.stats().gaps, w.blocks()), (0, 1), "what its predecessor had is gone");
+        let next = w.id();
+        w.send(back + 1, vec![stored(4)]);
+        assert_eq!((w.id(), w.blocks()), (next, 2), "and once only");
+    }
+}
+
+#[test]
+fn f21_after_a_life_that_others_saw_begin_the_stream_may_begin_anew() {
+    let mut w = World::new();
+    w.send(5, vec![stored(1)]);
+    fleet(&w.shell, FleetChange::Restarted(w.id()));
+    assert_eq!(w.blocks(), 0);
+    let id = w.id();
+    w.send(0, vec![stored(2)]);
+    assert_eq!((w.id(), w.blocks(), w.stats().gaps), (id, 1, 0), "no second rebirth");
+    w.send(1, vec![stored(3)]);
+    assert_eq!((w.id(), w.blocks()), (id, 2));
+}
+
+#[test]
+fn what_is_malformed_is_counted_once_and_the_feed_goes_on() {
+    let mut w = World::new();
+    w.send(0, vec![stored(1)]);
+    let good = message(1, vec![stored(2)]);
+    for frames in [
+        vec![],
+        good[..2].to_vec(),
+        [good.clone(), good.clone()].concat(),
+        vec![good[0].clone(), vec![0; 7], good[2].clone()],
+        vec![vec![0xff], good[1].clone(), good[2].clone()],
+    ] {
+        let before = w.stats().malformed;
+        w.take(&frames);
+        assert_eq!(w.stats().malformed, before + 1, "{frames:?}");
+    }
+    // These have a number, so nothing is missing behind them.
+    let payloads: [&[u8]; 5] = [b"", b"\xff", b"\xc1", b"{}", &good[2][..good[2].len() - 1]];
+    for (seq, payload) in (1u64..).zip(payloads) {
+        let before = w.stats().malformed;
+        w.take(&build_frames("", seq, payload.to_vec()));
+        assert_eq!(w.stats().malformed, before + 1, "{payload:?}");
+    }
+    w.send(6, vec![stored(3)]);
+    assert_eq!((w.stats().malformed, w.stats().gaps), (10, 0));
+    assert_eq!((w.stats().stored, w.blocks()), (2, 2));
+    let kinds: Vec<_> = w.stats().kinds().collect();
+    assert!(kinds.contains(&("malformed", 10)) && kinds.contains(&("stored", 2)), "{kinds:?}");
+}
+
+#[test]
+fn one_senseless_event_is_dropped_and_its_neighbours_are_not() {
+    let mut w = World::new();
+    // [ts, [{"type": "BlockStored"}, {"type": "FromTheFuture"}, {"type": "AllBlocksCleared"}]]
+    let event = |kind: &str| {
+        let mut bytes = b"\x81\xa4type".to_vec();
+        bytes.push(0xa0 | u8::try_from(kind.len()).unwrap());
+        bytes.extend(kind.as_bytes());
+        bytes
+    };
+    let mut payload = b"\x92\xcb\x00\x00\x00\x00\x00\x00\x00\x00\x93".to_vec();
+    for kind in ["BlockStored", "FromTheFuture", "AllBlocksCleared"] {
+        payload.extend(event(kind));
+    }
+    w.take(&build_frames("", 0, payload));
+    let s = w.stats();
+    assert_eq!((s.malformed, s.ignored, s.cleared), (1, 1, 1), "{s:?}");
+}
+
+#[test]
+fn f27_another_block_size_is_refused_and_counted() {
+    let mut w = World::new();
+    w.send(0, vec![stored(1)]);
+    w.send(1, vec![stored_of(2, 8), stored(3)]);
+    let s = w.stats();
+    assert_eq!((s.refused, s.stored, w.blocks()), (1, 2, 2), "{s:?}");
+}
+
+#[test]
+fn f21_of_a_removed_worker_nothing_is_taken_and_no_count_comes_back() {
+    let mut w = World::new();
+    w.send(0, vec![stored(1)]);
+    fleet(&w.shell, FleetChange::Remove(w.id()));
+    w.book.remove(W);
+    w.send(1, vec![stored(2)]);
+    w.send(9, vec![stored(2)]);
+    w.take(&[]);
+    w.take(&build_frames("", 10, vec![0xff]));
+    w.book.connected(W, true);
+    assert!(w.book.stats().is_empty(), "F56: no series of it");
+    assert!(w.shell.core().workers().is_empty());
+    assert_eq!(w.book.state(W), "none");
+}
+
+#[test]
+fn events_of_a_worker_that_serves_nothing_yet_are_ignored() {
+    let mut w = World::new();
+    fleet(&w.shell, FleetChange::Remove(w.id()));
+    let spec = homing_core::fleet::WorkerSpec {
+        name: W.into(),
+        url: "http://w:1".into(),
+        labels: Default::default(),
+    };
+    fleet(&w.shell, FleetChange::Register(spec));
+    w.send(0, vec![stored(1)]);
+    assert_eq!((w.stats().ignored, w.stats().stored, w.blocks()), (1, 0, 0));
+}
+
+#[test]
+fn the_state_of_a_feed_follows_its_connection() {
+    let book = FeedBook::default();
+    assert_eq!(book.state(W), "none");
+    book.open(W);
+    assert_eq!(book.state(W), "connecting");
+    book.connected(W, true);
+    assert_eq!(book.state(W), "events");
+    book.connected(W, false);
+    assert_eq!(book.state(W), "connecting");
+    assert!(book.without_events(W) && !book.without_events(W), "said once");
+    assert_eq!(book.state(W), "none");
+    assert!(book.without_events("other"));
+}

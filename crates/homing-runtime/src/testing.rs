@@ -1,0 +1,95 @@
+//! What the tests of this crate share: a shell with workers in it, and how to wait for what must come
+//! about without waiting for a time to pass.
+
+use crate::settings::{Settings, Sources};
+use crate::shell::Shell;
+use homing_core::ask::Ask;
+use homing_core::fleet::{FleetChange, Probe, ServedName, State, WorkerSpec};
+use homing_core::hash::Prompt;
+use homing_core::ids::WorkerId;
+use homing_core::partition::Stats;
+use homing_core::settings::Mode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+pub(crate) fn settings(text: &str) -> Settings {
+    let file = Some(("test.toml".into(), text.to_owned()));
+    Settings::load(Sources { file, ..Sources::default() }).unwrap()
+}
+
+/// A shell with workers that are ready and serve `m`.
+pub(crate) fn shell(text: &str, workers: &[&str]) -> Arc<Shell> {
+    let shell = Shell::new(&settings(text), &[7; 32]);
+    for name in workers {
+        register(&shell, name);
+    }
+    shell
+}
+
+pub(crate) fn register(shell: &Shell, name: &str) -> WorkerId {
+    let spec = WorkerSpec {
+        name: name.into(),
+        url: format!("http://{name}:1").as_str().into(),
+        labels: Default::default(),
+    };
+    fleet(shell, FleetChange::Register(spec));
+    let id = shell.core().worker_named(name).unwrap();
+    let serves = vec![ServedName { name: "m".into(), adapter: false }];
+    fleet(shell, FleetChange::Serves(id, serves));
+    fleet(shell, FleetChange::Probed(id, Probe::Good));
+    id
+}
+
+pub(crate) fn fleet(shell: &Shell, change: FleetChange) {
+    shell.core().handle_fleet(shell.now(), change).unwrap();
+    shell.pump();
+}
+
+pub(crate) fn state(shell: &Shell, name: &str) -> Option<State> {
+    let workers = shell.core().workers();
+    workers.iter().find(|w| &*w.info.spec.name == name).map(|w| w.state)
+}
+
+/// A request for `m`; of a session, unless its id is empty.
+pub(crate) fn ask(shell: &Shell, session: &str) -> Ask {
+    let route = shell.core().route("m").unwrap();
+    let mut ask = Ask::new(route.partition, route.name, Prompt::of_length(100));
+    if !session.is_empty() {
+        ask.session = Some((shell.secret().session("", "", session.as_bytes()), Mode::Hard));
+    }
+    ask
+}
+
+pub(crate) fn stats(shell: &Shell) -> Stats {
+    shell.core().check();
+    shell.core().partitions()[0].stats
+}
+
+/// Asserts that nothing is held, and that each of `requests` was counted exactly once.
+pub(crate) fn assert_quiet(shell: &Shell, requests: u64) {
+    let s = stats(shell);
+    assert_eq!((s.leases, s.bookings, s.waiting), (0, 0, 0), "{s:?}");
+    assert_eq!(s.outcomes.iter().sum::<u64>(), requests, "{s:?}");
+}
+
+/// Returns once it holds.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < until, "it never came about that {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Polls once: what is there at once.
+pub(crate) async fn now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(cx) {
+            std::task::Poll::Ready(x) => Some(x),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
