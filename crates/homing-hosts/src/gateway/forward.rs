@@ -1,10 +1,8 @@
 //! Headers, both ways: hop-by-hop ones end here (RFC 9110, 7.6.1), steering ones are ours, everything
 //! else passes, repeated ones too.
 
-use super::Gateway;
 use super::record::Record;
 use bytes::Bytes;
-use homing_core::affinity::Outcome;
 use homing_core::fleet::WorkerInfo;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;

@@ -1,15 +1,15 @@
 //! The HTTP gateway: a plain hyper proxy in front of the core. The request body is forwarded as it came,
 //! the answer is relayed as it comes; only copies are parsed.
 //!
-//! * [`listen`]: threads, sockets, connections, and how they end;
-//! * [`service`]: which path is what;
-//! * [`proxy`]: the way of a request: session, prompt, admit, dispatch, commit, relay;
-//! * [`session`], [`prompt`]: what the decision needs of a request;
-//! * [`forward`]: headers, both ways;
-//! * [`relay`]: the answer on its way back, and what ends with it;
-//! * [`pace`]: how fast a client takes its answer;
-//! * [`reply`]: our own answers; the one place where a refusal becomes a status;
-//! * [`record`]: one line and one count a request.
+//! * `listen`: threads, sockets, connections, and how they end;
+//! * `service`: which path is what;
+//! * `proxy`: the way of a request: session, prompt, admit, dispatch, commit, relay;
+//! * `session`, `prompt`: what the decision needs of a request;
+//! * `forward`: headers, both ways;
+//! * `relay`: the answer on its way back, and what ends with it;
+//! * `pace`: how fast a client takes its answer;
+//! * `reply`: our own answers; the one place where a refusal becomes a status;
+//! * `record`: one line and one count a request.
 
 mod forward;
 mod listen;

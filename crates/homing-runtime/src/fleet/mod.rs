@@ -1,7 +1,7 @@
 //! The workers as tasks: each is probed for as long as it is registered, and asked what it serves.
 //!
 //! * [`discovery`]: the port through which workers come and go;
-//! * [`tend`]: one worker's task.
+//! * `tend`: one worker's task.
 
 pub mod discovery;
 mod tend;

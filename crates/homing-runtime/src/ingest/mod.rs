@@ -5,7 +5,7 @@
 //! won't: a hole means that events were lost. This version can't ask for them again, so it forgets
 //! what it knew of that rank, which is less than there is but nothing that isn't (F24).
 //!
-//! * [`feed`]: one stream: sequence, decoding, counting;
+//! * `feed`: one stream: sequence, decoding, counting;
 //! * `thread`: the sockets.
 
 mod feed;
