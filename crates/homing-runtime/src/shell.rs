@@ -185,8 +185,11 @@ impl Shell {
                         "worker lives another life"
                     );
                 }
-                FleetEvent::State(_, State::Down) => {
-                    tracing::warn!(worker = name, "worker is down; probing goes on");
+                FleetEvent::State(id, State::Down) => {
+                    let workers = self.core.workers();
+                    let url = workers.iter().find(|w| w.info.id == *id).map(|w| &*w.info.spec.url);
+                    let url = url.unwrap_or_default();
+                    tracing::warn!(worker = name, url, "worker is down; probing goes on");
                 }
                 FleetEvent::State(_, state) => {
                     tracing::info!(worker = name, %state, "worker changed its state");
