@@ -20,6 +20,7 @@
 
 pub mod affinity;
 pub mod ask;
+#[cfg(debug_assertions)]
 mod check;
 pub mod core;
 pub mod dice;

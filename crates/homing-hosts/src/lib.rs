@@ -10,4 +10,4 @@ pub mod admin;
 pub mod gateway;
 pub mod server;
 
-pub use server::{Server, StartError};
+pub use server::{Server, StartError, load_prompts};

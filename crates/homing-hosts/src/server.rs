@@ -2,7 +2,8 @@
 
 use crate::admin;
 use crate::gateway::{Gateway, Listening};
-use homing_prompt::{LoadError, ModelPrompt};
+use homing_core::time::Time;
+use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
 use homing_runtime::fleet::{Fleet, discovery};
 use homing_runtime::ingest::{FeedBook, Ingest};
@@ -73,6 +74,7 @@ impl Server {
         getrandom::fill(&mut entropy).map_err(|e| system("randomness")(e.to_string()))?;
         let prompts = load_prompts(&settings)?;
         let shell = Shell::new(&settings, &entropy);
+        try_templates(&prompts, shell.now());
         let life = Lifecycle::default();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool = ComputePool::start(cores).map_err(|e| system("threads")(e.to_string()))?;
@@ -136,7 +138,10 @@ impl Server {
 }
 
 /// The tokenizers of the configuration, by served name. One folder is loaded once.
-fn load_prompts(settings: &Settings) -> Result<BTreeMap<String, Arc<ModelPrompt>>, StartError> {
+///
+/// # Errors
+/// [`StartError::Tokenizer`], for the first that can't be loaded.
+pub fn load_prompts(settings: &Settings) -> Result<BTreeMap<String, Arc<ModelPrompt>>, StartError> {
     let mut by_folder: BTreeMap<PathBuf, Arc<ModelPrompt>> = BTreeMap::new();
     let mut by_model = BTreeMap::new();
     for model in &settings.models {
@@ -157,4 +162,20 @@ fn load_prompts(settings: &Settings) -> Result<BTreeMap<String, Arc<ModelPrompt>
         by_model.insert(model.name.clone(), prompt);
     }
     Ok(by_model)
+}
+
+/// Says which models' chats can't be rendered: they would be routed without exact tokens, silently.
+fn try_templates(prompts: &BTreeMap<String, Arc<ModelPrompt>>, now: Time) {
+    let hello = serde_json::json!([{"role": "user", "content": "hello"}]);
+    for (model, prompt) in prompts {
+        let mut input = ChatInput::new(&hello);
+        input.now = Some(now);
+        if let Err(error) = prompt.encode_chat(&input) {
+            tracing::warn!(
+                model,
+                %error,
+                "chats for this model are routed without exact tokens: its template fails on a plain one"
+            );
+        }
+    }
 }

@@ -137,7 +137,7 @@ impl Checked {
         let name = checked.grant().worker().spec.name.clone();
         let shell = self.shell.clone();
         let (admission, events) = shell.core().retry(shell.now(), checked, failure);
-        shell.log_fleet(&name, &events);
+        shell.note_fleet(&name, &events);
         let granted = shell.settle(admission).await?;
         shell.metrics().retries(failure);
         Ok(granted)

@@ -61,6 +61,15 @@ fn quick() -> Histogram {
     ])
 }
 
+/// A failure as a label.
+fn word(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Refused => "refused",
+        Failure::Unreachable => "unreachable",
+        Failure::Broken => "broken",
+    }
+}
+
 /// The process's metrics.
 pub struct Metrics {
     registry: Mutex<Registry>,
@@ -114,6 +123,10 @@ impl Metrics {
             untokenized: Counter::default(),
             ignored_keys: Counter::default(),
         };
+        // Seen before the first one, so that a rate has a start.
+        for reason in [Failure::Refused, Failure::Unreachable, Failure::Broken] {
+            let _ = m.retries.get_or_create(&ReasonLabel { reason: word(reason) });
+        }
         {
             let mut r = m.registry.lock();
             r.register("requests", "Requests answered, by status", m.requests.clone());
@@ -121,7 +134,7 @@ impl Metrics {
             r.register("request_duration_seconds", help, m.durations.clone());
             let help = "From a request's head to the first bytes of its answer";
             r.register("time_to_first_token_seconds", help, m.first_tokens.clone());
-            let help = "Between two events of a stream";
+            let help = "Mean gap between the events of a stream, once a stream";
             r.register("inter_token_latency_seconds", help, m.between_tokens.clone());
             r.register("retries", "Requests moved to another worker", m.retries.clone());
             let help = "Resolve, select and book";
@@ -166,12 +179,7 @@ impl Metrics {
 
     /// A request was moved.
     pub fn retries(&self, failure: Failure) {
-        let reason = match failure {
-            Failure::Refused => "refused",
-            Failure::Unreachable => "unreachable",
-            Failure::Broken => "broken",
-        };
-        self.retries.get_or_create(&ReasonLabel { reason }).inc();
+        self.retries.get_or_create(&ReasonLabel { reason: word(failure) }).inc();
     }
 
     /// Prometheus' text form.

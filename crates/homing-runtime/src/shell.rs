@@ -15,6 +15,7 @@ use homing_core::time::Time;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -28,6 +29,8 @@ pub struct Shell {
     secret: KeySecret,
     metrics: Metrics,
     sleepers: Mutex<HashMap<TicketId, Sleeper>>,
+    /// Readiness latches: losing the last worker doesn't unready the router.
+    was_ready: AtomicBool,
 }
 
 /// Somebody in the queue, or a wake-up that came before its sleeper lay down.
@@ -52,6 +55,7 @@ impl Shell {
             secret,
             metrics: Metrics::new(),
             sleepers: Mutex::default(),
+            was_ready: AtomicBool::new(false),
         })
     }
 
@@ -166,8 +170,15 @@ impl Shell {
         }
     }
 
-    /// Logs what became of a change of the fleet: one line each, at the level that it deserves.
-    pub fn log_fleet(&self, name: &str, events: &[FleetEvent]) {
+    /// Whether some worker was ever ready.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.was_ready.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of what became of a change of the fleet: one line each in the log, at the level that
+    /// it deserves, and the readiness latch.
+    pub fn note_fleet(&self, name: &str, events: &[FleetEvent]) {
         use homing_core::fleet::State;
         for event in events {
             match event {
@@ -192,6 +203,7 @@ impl Shell {
                     tracing::warn!(worker = name, url, "worker is down; probing goes on");
                 }
                 FleetEvent::State(_, state) => {
+                    self.was_ready.fetch_or(*state == State::Ready, Ordering::Relaxed);
                     tracing::info!(worker = name, %state, "worker changed its state");
                 }
                 FleetEvent::Placed(_, partition) => {

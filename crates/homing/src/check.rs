@@ -1,4 +1,5 @@
-//! `homing check`: validates a configuration and prints it with its defaults filled in.
+//! `homing check`: validates a configuration, loads the tokenizers that it names, and prints it with its
+//! defaults filled in.
 
 use crate::Failure;
 use crate::sources::Flags;
@@ -13,6 +14,8 @@ pub(crate) struct Args {
 
 /// Prints the effective configuration as TOML; each value's origin stands behind it.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    print!("{}", args.flags.settings()?.effective_toml());
+    let settings = args.flags.settings()?;
+    homing_hosts::load_prompts(&settings).map_err(|e| Failure::Usage(e.to_string()))?;
+    print!("{}", settings.effective_toml());
     Ok(())
 }

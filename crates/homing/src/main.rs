@@ -58,6 +58,19 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
+/// An error and its causes in one line; what an error says of its cause already is not said twice.
+fn causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
+        if said.is_empty() {
+            cause
+        } else if said.contains(&cause) {
+            said
+        } else {
+            format!("{said}: {cause}")
+        }
+    })
+}
+
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
@@ -72,7 +85,7 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Failed(error)) => {
-            eprintln!("homing: {error:#}");
+            eprintln!("homing: {}", causes(&error));
             ExitCode::FAILURE
         }
     }

@@ -29,6 +29,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     logging::start(settings.log.format, "info");
     running::block_on(async {
         let mut signals = Signals::new()?;
+        let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
         let server = Server::start(settings).await.map_err(|error| match error {
             StartError::Tokenizer { .. } => Failure::Usage(error.to_string()),
             StartError::Listen { .. } | StartError::System { .. } => {
@@ -38,7 +39,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         println!("gateway on http://{}", server.gateway_address());
         println!("admin on http://{}", server.admin_address());
         signals.next().await;
-        tracing::info!("stopping: running streams may finish; a second signal ends them");
+        tracing::info!(
+            delay = ?delay,
+            grace = ?grace,
+            "stopping: unready now, no new connections after the delay, running streams may finish \
+             within the grace period; a second signal ends everything at once"
+        );
         let cut_off = tokio::select! {
             whole = server.shut_down() => (!whole).then_some("the grace period is over"),
             () = signals.next() => Some("a second signal"),

@@ -32,7 +32,16 @@ pub enum Applied {
     },
     /// Token and hash counts don't fit each other.
     CountMismatch,
+    /// The rank has announced more blocks, or more without parents, than an engine has: what goes beyond
+    /// is left out.
+    TooMany,
 }
+
+/// Blocks of one rank, at most: 4 Mi of them are 64 Mi tokens at 16 a block, more than any engine holds. A
+/// feed that announces more is wrong or hostile, and must not fill our memory.
+const MAX_BLOCKS: usize = 4 << 20;
+/// Blocks of one rank that wait for their parents, at most. They keep their tokens.
+const MAX_WAITING: usize = 1 << 16;
 
 #[derive(Debug)]
 struct Block {
@@ -55,6 +64,8 @@ struct Held {
     chains: Map<ChainHash, u32>,
     /// Orphans by the parent that they wait for.
     waiting: Map<EngineHash, Vec<EngineHash>>,
+    /// How many wait.
+    orphans: usize,
     /// Groups that were announced as something else than full attention.
     other_groups: Set<u32>,
 }
@@ -148,7 +159,9 @@ impl NaiveIndex {
         let held = self.targets.entry(key).or_default();
         let mut parent = stored.parent;
         for (&hash, tokens) in stored.block_hashes.iter().zip(stored.token_ids.chunks_exact(size)) {
-            held.add(hash, parent, tokens, own);
+            if !held.add(hash, parent, tokens, own) {
+                return Applied::TooMany;
+            }
             parent = Some(hash);
         }
         Applied::Yes
@@ -181,7 +194,7 @@ impl NaiveIndex {
     /// When one is violated.
     pub fn check(&self) {
         for held in self.targets.values() {
-            let mut stand = 0;
+            let (mut stand, mut wait) = (0, 0);
             let mut keys: Vec<_> = held.blocks.iter().collect();
             keys.sort_by_key(|(k, _)| **k);
             for (hash, block) in keys {
@@ -192,6 +205,7 @@ impl NaiveIndex {
                         assert!(held.chains.contains_key(chain), "a chain that nobody counts");
                     }
                     Place::Waits { parent, .. } => {
+                        wait += 1;
                         let waits = held.waiting[parent].contains(hash);
                         assert!(waits, "an orphan that waits for nobody");
                     }
@@ -200,37 +214,46 @@ impl NaiveIndex {
             let mut counts: Vec<_> = held.chains.values().copied().collect();
             counts.sort_unstable();
             assert_eq!(stand, counts.iter().sum::<u32>(), "chains and blocks disagree");
+            assert_eq!(wait, held.orphans, "the count of orphans");
         }
     }
 }
 
 impl Held {
-    /// One more copy of a block. `own`: its hash space, where the event tells it.
+    /// One more copy of a block; false if there is no room for it. `own`: its hash space, where the event
+    /// tells it.
     fn add(
         &mut self,
         hash: EngineHash,
         parent: Option<EngineHash>,
         tokens: &[u32],
         own: Option<HashSpace>,
-    ) {
+    ) -> bool {
         if let Some(block) = self.blocks.get_mut(&hash) {
             // Same name, same content: an engine's hash covers the whole prefix.
             block.copies = block.copies.saturating_add(1);
-            return;
+            return true;
+        }
+        if self.blocks.len() >= MAX_BLOCKS {
+            return false;
         }
         let Some(parent) = parent else {
-            return self.stand(hash, None, tokens, own.unwrap_or_default());
+            self.stand(hash, None, tokens, own.unwrap_or_default());
+            return true;
         };
         match self.blocks.get(&parent).map(|b| &b.place) {
             Some(&Place::Stands { chain, space }) => {
                 self.stand(hash, Some(chain), tokens, own.unwrap_or(space));
             }
+            _ if self.orphans >= MAX_WAITING => return false,
             _ => {
+                self.orphans += 1;
                 let place = Place::Waits { parent, tokens: tokens.into(), own };
                 self.blocks.insert(hash, Block { place, copies: 1 });
                 self.waiting.entry(parent).or_default().push(hash);
             }
         }
+        true
     }
 
     /// `hash` has its place; so have all that waited for it, and so on (a worklist: chains of orphans
@@ -254,6 +277,7 @@ impl Held {
                 let space = own.unwrap_or(space);
                 let chain = before.then(space.local(tokens));
                 block.place = Place::Stands { chain, space };
+                self.orphans -= 1;
                 *self.chains.entry(chain).or_default() += 1;
                 todo.push((child, chain, space));
             }
@@ -276,6 +300,7 @@ impl Held {
                 }
             }
             Some(Place::Waits { parent, .. }) => {
+                self.orphans -= 1;
                 if let Some(siblings) = self.waiting.get_mut(&parent) {
                     siblings.retain(|s| *s != hash);
                     if siblings.is_empty() {

@@ -98,6 +98,27 @@ fn a_salt_is_told_once_and_holds_for_the_whole_sequence() {
 }
 
 #[test]
+fn f22_a_feed_of_orphans_fills_no_memory() {
+    let mut index = NaiveIndex::default();
+    for i in 0..MAX_WAITING as u64 {
+        let orphan = stored(Some(1_000_000 + i), &[(i, [7, 7])]);
+        assert_eq!(index.apply(W, R, &orphan), Applied::Yes);
+    }
+    let more = stored(Some(5), &[(999_999, [7, 7])]);
+    assert_eq!(index.apply(W, R, &more), Applied::TooMany);
+    assert_eq!(index.blocks(W), MAX_WAITING);
+    assert_eq!(
+        index.apply(W, R, &stored(None, &[(888_888, [1, 1])])),
+        Applied::Yes,
+        "others go on"
+    );
+    index.apply(W, R, &removed(&[3]));
+    assert_eq!(index.apply(W, R, &more), Applied::Yes, "room was made");
+    index.apply(W, R, &stored(Some(777), &[(777, [7, 7])]));
+    index.check();
+}
+
+#[test]
 fn f23_cleared_means_cleared_and_only_this_rank() {
     let mut index = NaiveIndex::default();
     index.apply(W, R, &stored(None, &[(1, [1, 1])]));

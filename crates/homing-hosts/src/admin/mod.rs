@@ -22,7 +22,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Sessions in one answer, unless asked otherwise; and at most.
 const SESSIONS_USUAL: usize = 100;
@@ -33,7 +32,6 @@ struct Admin {
     shell: Arc<Shell>,
     fleet: Arc<Fleet>,
     life: Lifecycle,
-    was_ready: Arc<AtomicBool>,
 }
 
 /// Serves until the runtime ends.
@@ -43,7 +41,7 @@ pub async fn serve(
     fleet: Arc<Fleet>,
     life: Lifecycle,
 ) {
-    let admin = Admin { shell, fleet, life, was_ready: Arc::default() };
+    let admin = Admin { shell, fleet, life };
     let app = Router::new()
         .route("/health", get(async || "ok"))
         .route("/ready", get(ready))
@@ -66,9 +64,7 @@ async fn ready(State(admin): State<Admin>) -> Response {
     if admin.life.draining().is_cancelled() {
         return problem(StatusCode::SERVICE_UNAVAILABLE, "draining", "the router is shutting down");
     }
-    let ready = admin.was_ready.load(Ordering::Relaxed) || admin.shell.core().any_ready();
-    admin.was_ready.store(ready, Ordering::Relaxed);
-    if ready {
+    if admin.shell.ready() {
         return Json(json!({"ready": true})).into_response();
     }
     let workers = admin.shell.core().workers();

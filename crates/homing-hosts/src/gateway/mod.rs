@@ -33,7 +33,7 @@ use homing_wire::request::BodyPaths;
 use http::{HeaderName, HeaderValue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What all connections share.
 #[derive(Debug)]
@@ -48,8 +48,6 @@ pub struct Gateway {
     /// `x-homing-instance`: random, for telling replicas apart.
     instance: HeaderValue,
     next_request: AtomicU64,
-    /// Readiness latches: losing the last worker doesn't unready the router.
-    was_ready: AtomicBool,
 }
 
 impl Gateway {
@@ -83,7 +81,6 @@ impl Gateway {
             instance: HeaderValue::from_str(&instance)
                 .unwrap_or_else(|_| HeaderValue::from_static("homing")),
             next_request: AtomicU64::new(0),
-            was_ready: AtomicBool::new(false),
             shell,
             settings,
             pool,
@@ -100,14 +97,5 @@ impl Gateway {
     /// Whether the stop signal has come.
     fn draining(&self) -> bool {
         self.life.draining().is_cancelled()
-    }
-
-    /// Whether a worker was ever ready.
-    fn ready(&self) -> bool {
-        self.was_ready.load(Ordering::Relaxed) || {
-            let ready = self.shell.core().any_ready();
-            self.was_ready.fetch_or(ready, Ordering::Relaxed);
-            ready
-        }
     }
 }

@@ -77,7 +77,7 @@ async fn answer(
     until: Instant,
 ) -> Result<Answer, Failed> {
     let (parts, body) = request.into_parts();
-    session::refuse_unbuilt(&parts.headers)?;
+    session::refuse_unknown_steering(&parts.headers)?;
     let body = read(&parts.headers, body, gateway.settings.gateway.max_body);
     let late = |_| Error::timeout("the request body took too long");
     let body = timeout_at(until, body).await.map_err(late)??;
@@ -98,12 +98,15 @@ async fn ask(
 ) -> Result<(Ask, bool), Failed> {
     let core = gateway.shell.core();
     let common = view(gateway, endpoint, body).map_err(|e| Error::request(&e))?;
-    let route = core.route(&common.model).map_err(|e| Error::route(&common.model, e))?;
+    let named = session::find(gateway, &parts.headers, &common.session)?;
+    let with_session = named.is_some() && gateway.settings.affinity.ttl.is_some();
+    let unroutable = |e| Error::route(&common.model, e).with_session(with_session);
+    let route = core.route(&common.model).map_err(unroutable)?;
     record.model = Some(Arc::from(&*common.model));
-    let session = session::resolve(gateway, &parts.headers, &common.session, &route)?;
+    let session = named.map(|n| n.key(gateway, &route));
     record.session = session.map(|(key, _)| gateway.shell.secret().digest(key));
     let known = prompt::of(gateway, endpoint, &route, &common, body).await;
-    record.prompt_tokens = known.prompt.tokens;
+    record.prompt_tokens = known.exact.then_some(known.prompt.tokens);
     // Zero stands for "predicted: nothing"; what is unknown says nothing.
     record.cached_tokens = known.exact.then_some(0);
     let mut ask = Ask::new(route.partition, route.name, known.prompt);

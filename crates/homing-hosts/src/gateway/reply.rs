@@ -96,7 +96,12 @@ impl Error {
 
     /// 400, a session id that can't be one.
     pub(super) fn session_id(message: String) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_session_id", CLIENT, message)
+        Self::new(StatusCode::BAD_REQUEST, "invalid_session_id", CLIENT, message).with_session(true)
+    }
+
+    /// Of a request with a session, or without one.
+    pub(super) fn with_session(self, there: bool) -> Self {
+        Self { outcome: if there { Outcome::Rejected } else { Outcome::None }, ..self }
     }
 
     /// 404, no such path.
@@ -162,7 +167,8 @@ impl Error {
                 retry_after_ms: Some(RETRY_MS),
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", SERVER, text)
             },
-            Cause::Timeout => Self::timeout(&text),
+            // It never ran.
+            Cause::Timeout => Self { retry_after_ms: Some(RETRY_MS), ..Self::timeout(&text) },
             Cause::WorkerFailed => Self::new(StatusCode::BAD_GATEWAY, "worker_error", SERVER, text),
         };
         Self { outcome: refusal.outcome, ..error }

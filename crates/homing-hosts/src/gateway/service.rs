@@ -72,7 +72,7 @@ pub(super) async fn handle(
 /// Ready once a worker was; with `?strict=1` while one is.
 fn readyz(gateway: &Gateway, query: Option<&str>) -> Response<ReplyBody> {
     let strict = query.is_some_and(|q| q.split('&').any(|p| p == "strict=1"));
-    let ready = if strict { gateway.shell.core().any_ready() } else { gateway.ready() };
+    let ready = if strict { gateway.shell.core().any_ready() } else { gateway.shell.ready() };
     if gateway.draining() {
         reply::plain(StatusCode::SERVICE_UNAVAILABLE, "draining")
     } else if ready {

@@ -14,37 +14,59 @@ const OWN_MAX: usize = 256;
 /// Other tools' ids: beyond this they count as absent, and are counted.
 const FOREIGN_MAX: usize = 4096;
 
+/// What our own headers are called; a typing error in one is told, not ignored.
+const STEERING: [&str; 6] = [
+    "x-homing-session-id",
+    "x-homing-affinity",
+    // These three have no effect yet, and none that could be missed.
+    "x-homing-parent-session-id",
+    "x-homing-session-final",
+    "x-homing-priority",
+    // Our own answer's, in case a client sends back what it got.
+    "x-homing-instance",
+];
+
 /// Steering that a later version brings: ignoring it would send a request where it must not go.
-const NOT_BUILT: [&str; 10] = [
-    "x-homing-worker",
-    "x-homing-dp-rank",
-    "x-homing-prefill-worker",
-    "x-homing-prefill-dp-rank",
-    "x-homing-allowed-workers",
-    "x-homing-require-labels",
+const DYNAMO_TARGETS: [&str; 4] = [
     "x-dynamo-worker-instance-id",
     "x-dynamo-dp-rank",
     "x-dynamo-prefill-instance-id",
     "x-dynamo-prefill-dp-rank",
 ];
 
-/// Refuses steering headers that this version can't obey.
-pub(super) fn refuse_unbuilt(headers: &HeaderMap) -> Result<(), Error> {
-    match NOT_BUILT.iter().find(|h| headers.contains_key(**h)) {
-        Some(h) => {
-            Err(Error::invalid(format!("the header {h} is not supported by this version yet")))
+/// Refuses steering that this version can't obey, or doesn't know.
+pub(super) fn refuse_unknown_steering(headers: &HeaderMap) -> Result<(), Error> {
+    for name in headers.keys().map(HeaderName::as_str) {
+        let ours = name.starts_with("x-homing-") && !STEERING.contains(&name);
+        if ours || DYNAMO_TARGETS.contains(&name) {
+            let text = format!("the header {name} is not supported by this version");
+            return Err(Error::invalid(text));
         }
-        None => Ok(()),
+    }
+    Ok(())
+}
+
+/// A session by its name in the request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<'a> {
+    id: &'a [u8],
+    mode: Mode,
+}
+
+impl Named<'_> {
+    /// Its key, once it is known whose request it is.
+    pub(super) fn key(&self, gateway: &Gateway, route: &Route) -> (SessionKey, Mode) {
+        // Tenants come with the gateway's keys; until then all callers are one.
+        (gateway.shell.secret().session("", &route.adapter, self.id), self.mode)
     }
 }
 
-/// The session's key and mode; `None` for no session, or one that is off.
-pub(super) fn resolve(
+/// The session that a request names; `None` for none, or one that is off.
+pub(super) fn find<'a>(
     gateway: &Gateway,
-    headers: &HeaderMap,
-    body: &BodySession<'_>,
-    route: &Route,
-) -> Result<Option<(SessionKey, Mode)>, Error> {
+    headers: &'a HeaderMap,
+    body: &'a BodySession<'_>,
+) -> Result<Option<Named<'a>>, Error> {
     let affinity = &gateway.settings.affinity;
     let wanted = match headers.get("x-homing-affinity").map(|v| v.as_bytes()) {
         None => None,
@@ -69,13 +91,11 @@ pub(super) fn resolve(
         found = id.map(|id| (id, core_mode(affinity.body_mode)));
     }
     let Some((id, usual)) = found else { return Ok(None) };
-    let mode = match wanted {
-        Some(None) => return Ok(None),
-        Some(Some(mode)) => mode,
-        None => usual,
-    };
-    // Tenants come with the gateway's keys; until then all callers are one.
-    Ok(Some((gateway.shell.secret().session("", &route.adapter, id), mode)))
+    Ok(match wanted {
+        Some(None) => None,
+        Some(Some(mode)) => Some(Named { id, mode }),
+        None => Some(Named { id, mode: usual }),
+    })
 }
 
 fn from_header<'a>(

@@ -198,6 +198,8 @@ async fn steering_that_is_not_built_is_400_and_reaches_nobody() {
         "x-dynamo-dp-rank",
         "x-dynamo-prefill-instance-id",
         "x-dynamo-prefill-dp-rank",
+        // A typing error in one of ours.
+        "x-homing-sesion-id",
     ] {
         let answer = world.ask(&chat(&[(header, "w")])).await;
         assert_final(&answer, 400, "invalid_request");

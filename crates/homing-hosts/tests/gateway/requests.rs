@@ -139,7 +139,7 @@ async fn f50_headers_pass_but_for_those_that_end_here() {
         ("trailer", "x-trailer"),
         ("x-homing-session-id", "s1"),
         ("x-homing-affinity", "soft"),
-        ("x-homing-anything", "1"),
+        ("x-homing-priority", "1"),
         ("x-dynamo-session-id", "d1"),
         ("x-claude-code-session-id", "c1"),
         ("session_id", "u1"),

@@ -82,7 +82,7 @@ impl Fleet {
         };
         let now = self.shell.now();
         match self.shell.core().handle_fleet(now, FleetChange::Register(spec)) {
-            Ok(events) => self.shell.log_fleet(&worker.id, &events),
+            Ok(events) => self.shell.note_fleet(&worker.id, &events),
             Err(error) => {
                 tracing::error!(worker = worker.id, %error, "the worker can't be registered");
                 return;
@@ -118,7 +118,7 @@ impl Fleet {
         self.shell.pump();
         match removed {
             Ok(events) => {
-                self.shell.log_fleet(name, &events);
+                self.shell.note_fleet(name, &events);
                 true
             }
             // Somebody was quicker.

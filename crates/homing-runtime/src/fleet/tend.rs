@@ -37,6 +37,8 @@ pub(super) struct Tend {
     started_at: Option<f64>,
     /// Models for which a missing tokenizer was reported.
     told: BTreeSet<String>,
+    /// What was last said to be wrong with its health path.
+    ailing: Option<String>,
 }
 
 impl Tend {
@@ -48,7 +50,17 @@ impl Tend {
         worker: Worker,
     ) -> Self {
         let told = BTreeSet::new();
-        Self { shell, settings, ingest, upstream, worker, asked: None, started_at: None, told }
+        Self {
+            shell,
+            settings,
+            ingest,
+            upstream,
+            worker,
+            asked: None,
+            started_at: None,
+            told,
+            ailing: None,
+        }
     }
 
     pub(super) async fn run(mut self) {
@@ -62,13 +74,23 @@ impl Tend {
         }
     }
 
-    async fn probe(&self) -> Probe {
+    async fn probe(&mut self) -> Probe {
         let path = &self.settings.health.path;
-        match self.get(path).await {
-            Ok((status, _)) if (200..300).contains(&status) => Probe::Good,
-            Ok(_) | Err(Failure::Unreachable | Failure::Broken) => Probe::Bad,
-            Err(Failure::Refused) => Probe::Refused,
+        let (probe, why) = match self.get(path).await {
+            Ok((status, _)) if (200..300).contains(&status) => (Probe::Good, None),
+            Ok((status, _)) => (Probe::Bad, Some(format!("it answers with status {status}"))),
+            Err(Failure::Unreachable) => (Probe::Bad, Some("it doesn't answer in time".to_owned())),
+            Err(Failure::Broken) => (Probe::Bad, Some("it breaks off".to_owned())),
+            Err(Failure::Refused) => (Probe::Refused, None),
+        };
+        if let Some(why) = &why
+            && self.ailing.as_ref() != Some(why)
+        {
+            let (worker, url) = (&self.worker.id, self.worker.url.to_string());
+            tracing::warn!(worker, url, path, why, "the worker's health path");
         }
+        self.ailing = why;
+        probe
     }
 
     /// Tells the core; false if the worker is not ours to tend any more.
@@ -84,7 +106,7 @@ impl Tend {
     fn change(&self, change: FleetChange) -> bool {
         match self.shell.core().handle_fleet(self.shell.now(), change) {
             Ok(events) => {
-                self.shell.log_fleet(&self.worker.id, &events);
+                self.shell.note_fleet(&self.worker.id, &events);
                 self.shell.pump();
                 if let (Some(ingest), true) =
                     (&self.ingest, events.iter().any(|e| matches!(e, FleetEvent::Reborn { .. })))

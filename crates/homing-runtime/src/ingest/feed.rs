@@ -145,7 +145,7 @@ impl Stream {
                     mismatch = Some((known, got));
                     &mut seen.refused
                 }
-                (Applied::CountMismatch, _) => &mut seen.refused,
+                (Applied::CountMismatch | Applied::TooMany, _) => &mut seen.refused,
             };
             *kind += 1;
         });
@@ -161,7 +161,11 @@ impl Stream {
                 self.refused(book, seen.refused, &why);
             }
             None if seen.refused > 0 => {
-                self.refused(book, seen.refused, "tokens and hashes don't fit each other");
+                self.refused(
+                    book,
+                    seen.refused,
+                    "too many blocks, or tokens that don't fit the hashes",
+                );
             }
             None => {}
         }
@@ -181,7 +185,7 @@ impl Stream {
                 // A publisher counts from 0 for as long as it lives.
                 let change = FleetChange::Restarted(id);
                 if let Ok(events) = shell.core().handle_fleet(shell.now(), change) {
-                    shell.log_fleet(&self.worker, &events);
+                    shell.note_fleet(&self.worker, &events);
                     shell.pump();
                 }
                 now = shell.core().worker_named(&self.worker)?;

@@ -6,6 +6,7 @@ use super::{Feed, Order};
 use crate::shell::Shell;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
 
 /// How long an order may wait; events don't.
 const LOOK_MS: i64 = 25;
@@ -15,6 +16,8 @@ const AT_ONCE: usize = 64;
 const MAX_MESSAGE: i64 = 16 << 20;
 /// Messages that libzmq keeps for us; an engine's own bound is the same.
 const HIGH_WATER: i32 = 100_000;
+/// An endpoint that has not answered for so long is reported.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A dead peer is noticed after three of these, in milliseconds.
 const HEARTBEAT_MS: i32 = 5_000;
 
@@ -23,6 +26,8 @@ struct Open {
     stream: Stream,
     events: zmq::Socket,
     monitor: zmq::Socket,
+    /// Since when it should be connected and isn't; `None` once that is over or was said.
+    missing: Option<Instant>,
 }
 
 pub(super) fn run(shell: &Shell, book: &FeedBook, orders: &Receiver<Order>) {
@@ -56,13 +61,14 @@ pub(super) fn run(shell: &Shell, book: &FeedBook, orders: &Receiver<Order>) {
                 Err(TryRecvError::Disconnected) => return,
             }
         }
+        open.values_mut().for_each(Open::complain);
         let mut items: Vec<zmq::PollItem<'_>> = open
             .values()
             .flat_map(|o| [o.events.as_poll_item(zmq::POLLIN), o.monitor.as_poll_item(zmq::POLLIN)])
             .collect();
         if items.is_empty() {
             // Nothing to poll: wait for an order, not for the clock.
-            std::thread::sleep(std::time::Duration::from_millis(LOOK_MS.unsigned_abs()));
+            std::thread::sleep(Duration::from_millis(LOOK_MS.unsigned_abs()));
             continue;
         }
         // An error is a signal that interrupted the wait.
@@ -107,19 +113,32 @@ fn connect(context: &zmq::Context, feed: &Feed, serial: u64) -> zmq::Result<Open
     events.set_subscribe(b"")?;
     events.connect(&feed.endpoint)?;
     let stream = Stream::new(feed.worker.clone(), feed.rank);
-    Ok(Open { feed: feed.clone(), stream, events, monitor })
+    let missing = Some(Instant::now());
+    Ok(Open { feed: feed.clone(), stream, events, monitor, missing })
 }
 
 impl Open {
+    /// Says, once each time, that the endpoint can't be reached.
+    fn complain(&mut self) {
+        if self.missing.take_if(|since| since.elapsed() > PATIENCE).is_some() {
+            let Feed { worker, endpoint, .. } = &self.feed;
+            tracing::warn!(
+                worker,
+                endpoint,
+                "the worker's KV events can't be reached: its cache is unknown until they are; \
+                 check the endpoint, or give `kv_events` in its [[workers]]"
+            );
+        }
+    }
+
     /// Reads what the monitor says: the first two bytes of an event name it.
-    fn note_connection(&self, book: &FeedBook) {
+    fn note_connection(&mut self, book: &FeedBook) {
         while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
             let Some([a, b, ..]) = frames.first().map(Vec::as_slice) else { continue };
             let event = u16::from_ne_bytes([*a, *b]);
-            book.connected(
-                &self.feed.worker,
-                event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw(),
-            );
+            let connected = event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw();
+            book.connected(&self.feed.worker, connected);
+            self.missing = (!connected).then(Instant::now);
         }
     }
 }

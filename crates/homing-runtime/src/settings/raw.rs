@@ -171,13 +171,17 @@ impl Raw {
         E: IntoIterator<Item = (String, String)>,
     {
         // Sorted, so that the report's order does not hang on the process environment's.
-        let ours: BTreeMap<String, String> = env
-            .into_iter()
-            .filter(|(name, _)| {
-                let rest = name.strip_prefix(ENV_PREFIX);
-                rest.is_some_and(|rest| rest == "WORKERS" || rest.contains(ENV_DOT))
-            })
-            .collect();
+        let mut ours: BTreeMap<String, String> = BTreeMap::new();
+        for (name, text) in env {
+            let Some(rest) = name.strip_prefix(ENV_PREFIX) else { continue };
+            if rest == "WORKERS" || rest.contains(ENV_DOT) {
+                ours.insert(name, text);
+            } else if let Some(key) = settable().find(|key| one_underscore(key.path) == name) {
+                // Others may be anybody's (Kubernetes makes some of its own); this one is meant for us.
+                let origin = Origin::Env(name.clone());
+                problems.push(unknown(&name, &env_name(key.path), key.path, origin));
+            }
+        }
         for (name, text) in ours {
             let rest = name.strip_prefix(ENV_PREFIX).unwrap_or_default();
             let origin = Origin::Env(name.clone());
@@ -270,6 +274,11 @@ impl Raw {
 /// The environment variable of a key.
 pub(super) fn env_name(path: &str) -> String {
     format!("{ENV_PREFIX}{}", path.replace('.', ENV_DOT).to_uppercase())
+}
+
+/// What is easily written for it: one underscore where two stand for the dot.
+fn one_underscore(path: &str) -> String {
+    env_name(path).replace(ENV_DOT, "_")
 }
 
 /// Whether a key can be set one by one, not only within an entry of a list of tables.

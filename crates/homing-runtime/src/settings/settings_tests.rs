@@ -175,6 +175,19 @@ fn an_unknown_key_names_the_nearest_known_one() {
 }
 
 #[test]
+fn one_underscore_where_two_stand_for_the_dot_is_told() {
+    for (name, nearest) in [
+        ("HOMING_AFFINITY_TTL", "HOMING_AFFINITY__TTL"),
+        ("HOMING_GATEWAY_LISTEN", "HOMING_GATEWAY__LISTEN"),
+        ("HOMING_GATEWAY_TLS_CERT", "HOMING_GATEWAY__TLS__CERT"),
+    ] {
+        let sources = Sources { file: None, env: vec![env(name, "1m")], overrides: Vec::new() };
+        let text = Settings::load(sources).unwrap_err().to_string();
+        assert!(text.contains(&format!("did you mean `{nearest}`?")), "{text}");
+    }
+}
+
+#[test]
 fn unknown_variables_and_flags_name_the_nearest_known_one() {
     let errors = Settings::load(Sources {
         file: None,

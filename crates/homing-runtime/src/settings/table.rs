@@ -306,7 +306,8 @@ pub const KEYS: &[Key] = &[
     built("models.name", NAME, "", "The name as served. Required."),
     later("models.aliases", LIST, "", Step::Gateway, "Other names for it."),
     built("models.tokenizer", PATH, "",
-        "The folder with `tokenizer.json` and the chat template. Empty: prompts are not \
+        "The folder with `tokenizer.json` and the chat template; a relative one starts at the \
+         folder that the router is started in. Empty: prompts are not \
          tokenized, requests are routed by load and session."),
     built("models.chat_template_kwargs", Kind::Json, "",
         "What the engine was started with for its chat template."),

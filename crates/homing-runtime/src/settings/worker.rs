@@ -131,6 +131,7 @@ pub(super) fn models(groups: &[Group], problems: &mut Problems) -> Result<Vec<Mo
 pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<Worker>, Problem> {
     let mut workers = Vec::with_capacity(groups.len());
     let mut seen = HashMap::new();
+    let mut places = HashMap::new();
     for group in groups {
         check_ranks(group, problems)?;
         let kv_events = kv_events(group, problems)?;
@@ -140,6 +141,11 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
         if let Some(first) = seen.insert(id.clone(), &group.name) {
             let mend = "give each worker an id of its own";
             problems.push(twice(group, "workers.id", &id, first, mend));
+            continue;
+        }
+        if let Some(first) = places.insert(url.clone(), &group.name) {
+            let mend = "name each worker once: its load and its cache are one";
+            problems.push(twice(group, "workers.url", &url.to_string(), first, mend));
             continue;
         }
         workers.push(Worker { id, url, kv_events, labels });

@@ -95,3 +95,12 @@ fn workers_and_models_are_checked_one_by_one() {
     }
     load("tenants = []\nworkers = []\n[overload]\n");
 }
+
+#[test]
+fn one_worker_under_two_ids_is_refused() {
+    let text = problem(
+        "[[workers]]\nid = \"a\"\nurl = \"http://h:1\"\n[[workers]]\nid = \"b\"\nurl = \"http://h:1/\"",
+    )
+    .to_string();
+    assert!(text.contains("http://h:1") && text.contains("name each worker once"), "{text}");
+}

@@ -10,7 +10,7 @@ mod stage;
 
 use crate::running::{self, Signals};
 use crate::{Failure, logging};
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow};
 use homing_runtime::settings::LogFormat;
 use homing_sim::plan::Plan;
 use homing_sim::serve::PromptCodec;
@@ -52,10 +52,29 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage("--speedup must be above 0".to_owned()));
     }
     logging::start(LogFormat::Text, "error");
-    running::block_on(async { demo(args).await.map_err(Failure::from) })
+    running::block_on(async {
+        let mut signals = Signals::new()?;
+        let (stage, failed) = tokio::select! {
+            done = demo(args) => done?,
+            // What is on stage is struck by being dropped.
+            () = signals.next() => return Err(anyhow!("stopped by a signal").into()),
+        };
+        if args.keep {
+            stage.print_urls();
+            signals.next().await;
+        }
+        stage.strike().await;
+        match failed.first() {
+            None => Ok(()),
+            Some(first) => {
+                Err(anyhow!("{} sessions broke off; the first: {first}", failed.len()).into())
+            }
+        }
+    })
 }
 
-async fn demo(args: &Args) -> anyhow::Result<()> {
+/// Plays and reports; gives what is still up, and what went wrong.
+async fn demo(args: &Args) -> anyhow::Result<(Stage, Vec<String>)> {
     let codec = PromptCodec::builtin();
     let words = Words::of(&codec).context("measuring the words")?;
     let params = Params { sessions: args.sessions as usize, ..Params::default() };
@@ -89,17 +108,5 @@ async fn demo(args: &Args) -> anyhow::Result<()> {
     } else {
         print!("{}", report.table());
     }
-    if args.keep {
-        stage.print_urls();
-        Signals::new()?.next().await;
-    }
-    stage.strike().await;
-    ensure!(
-        played.failed.is_empty(),
-        "{} of {} turns failed; the first: {}",
-        played.failed.len(),
-        report.turns,
-        played.failed.first().map_or("", String::as_str)
-    );
-    Ok(())
+    Ok((stage, played.failed))
 }

@@ -24,6 +24,9 @@ pub(super) const ENGINES: usize = 4;
 const SHARE: f64 = 1.2;
 /// The model's name on stage.
 pub(super) const MODEL: &str = "homing-demo";
+/// A prompt of several blocks, so that something of it can be cached.
+const HELLO: &str = "Please tell me, in a few words, how a router that knows what every engine has cached \
+                     can save the time that others spend on computing the same prompt again and again.";
 /// How long the router may take to know its engines.
 const READY: Duration = Duration::from_secs(20);
 
@@ -140,11 +143,11 @@ impl Stage {
         for mock in &self.mocks {
             println!("  engine   {}", mock.url());
         }
-        println!("\nTry:");
+        println!("\nTry, twice: the second time it is a hit, and most of the prompt is cached:");
         println!(
             "  curl -si {}/v1/chat/completions -H 'content-type: application/json' \\\n    -H \
              'x-homing-session-id: me' -d '{{\"model\":\"{MODEL}\",\"max_tokens\":16,\"messages\":\
-             [{{\"role\":\"user\",\"content\":\"hello\"}}]}}'",
+             [{{\"role\":\"user\",\"content\":\"{HELLO}\"}}]}}'",
             self.gateway()
         );
         println!("  curl -s {}/admin/workers", self.admin());
