@@ -7,20 +7,26 @@ use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The binary: `HOMING_BIN`, or the one beside this test's own folder. `None`, said aloud, where there is
-/// none: `cargo xtask test` builds it first.
+/// none: `cargo xtask test` builds it first, and names it.
+///
+/// # Panics
+/// When `HOMING_BIN` names no file: then somebody meant these tests to run.
 #[must_use]
 pub fn binary() -> Option<PathBuf> {
-    let named = std::env::var_os("HOMING_BIN").map(PathBuf::from);
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("homing"));
-    let found = named.or_else(beside).filter(|p| p.is_file());
-    if found.is_none() {
-        eprintln!("SKIPPED: no homing binary; build it, or name it in HOMING_BIN");
+    if let Some(named) = std::env::var_os("HOMING_BIN").map(PathBuf::from) {
+        assert!(named.is_file(), "HOMING_BIN names no file: {}", named.display());
+        return Some(named);
     }
-    found
+    let beside = std::env::current_exe().ok()?.parent()?.parent()?.join("homing");
+    if !beside.is_file() {
+        eprintln!("SKIPPED: no homing binary; build it, or name it in HOMING_BIN");
+        return None;
+    }
+    Some(beside)
 }
 
 /// A running `homing serve`; dropping it ends it.
@@ -39,11 +45,25 @@ impl Serve {
     /// # Errors
     /// When it can't be started, or ends before it listens.
     pub fn start(binary: &PathBuf, args: &[&str]) -> io::Result<Self> {
+        Self::start_with(binary, args, "warn", Stdio::inherit())
+    }
+
+    /// [`Self::start`] with a filter of its log, and somewhere else for it to go.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(
+        binary: &PathBuf,
+        args: &[&str],
+        log: &str,
+        stderr: Stdio,
+    ) -> io::Result<Self> {
         let mut child = Command::new(binary)
             .args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(args)
-            .env("RUST_LOG", "warn")
+            .env("RUST_LOG", log)
             .stdout(Stdio::piped())
+            .stderr(stderr)
             .spawn()?;
         let out = child.stdout.take().ok_or_else(|| io::Error::other("no stdout"))?;
         let mut lines = BufReader::new(out).lines();
@@ -55,6 +75,13 @@ impl Serve {
         let gateway = address("gateway on http://")?;
         let admin = address("admin on http://")?;
         Ok(Self { child, gateway, admin })
+    }
+}
+
+impl Serve {
+    /// The reading end of its log, if that was piped and not taken yet.
+    pub fn take_log(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
     }
 }
 

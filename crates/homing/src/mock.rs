@@ -52,7 +52,7 @@ pub(crate) struct Args {
 
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    logging::start(LogFormat::Text, "warn");
+    let _logging = logging::start(LogFormat::Text, "warn");
     let defaults = MockConfig::default();
     let config = MockConfig {
         listen: args.listen,

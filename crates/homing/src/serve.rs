@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "there are no workers: give --worker URL, or [[workers]] in the file of --config";
         return Err(Failure::Usage(text.to_owned()));
     }
-    logging::start(settings.log.format, "info");
+    let logging = logging::start(settings.log.format, "info");
     running::block_on(async {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);

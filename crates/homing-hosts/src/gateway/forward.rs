@@ -22,28 +22,38 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Removes what is between two neighbours only: the known ones, and those that `Connection` names.
-fn strip_hops(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .filter_map(|n| HeaderName::from_bytes(n.trim().as_bytes()).ok())
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
+/// What of a message's headers is for this hop only: the known ones, and those that `Connection` names.
+struct Hop(Vec<HeaderName>);
+
+impl Hop {
+    fn of(headers: &HeaderMap) -> Self {
+        let values = headers.get_all(header::CONNECTION).iter().filter_map(|v| v.to_str().ok());
+        let names = values.flat_map(|v| v.split(',')).map(str::trim);
+        // The usual values, which name no header.
+        let named = names.filter(|n| !n.eq_ignore_ascii_case("keep-alive") && *n != "close");
+        Self(named.filter_map(|n| HeaderName::from_bytes(n.as_bytes()).ok()).collect())
     }
+
+    fn has(&self, name: &HeaderName) -> bool {
+        HOP_BY_HOP.contains(name) || self.0.contains(name)
+    }
+}
+
+/// Ours, in either direction: a client's steering ends here, and what a worker calls so is not from us.
+fn is_ours(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-homing-")
 }
 
 /// The headers that a worker gets: made once a request, used for every attempt.
 pub(super) fn request_headers(parts: &Parts, record: &Record) -> HeaderMap {
-    let mut headers = parts.headers.clone();
-    strip_hops(&mut headers);
-    let ours: Vec<HeaderName> =
-        headers.keys().filter(|n| n.as_str().starts_with("x-homing-")).cloned().collect();
-    for name in ours.iter().chain(&[header::HOST, header::EXPECT]) {
-        headers.remove(name);
+    let hop = Hop::of(&parts.headers);
+    let mut headers = HeaderMap::with_capacity(parts.headers.len() + 1);
+    for (name, value) in &parts.headers {
+        let stays =
+            hop.has(name) || is_ours(name) || name == header::HOST || name == header::EXPECT;
+        if !stays {
+            headers.append(name, value.clone());
+        }
     }
     // The client's own, unless it is one that we don't take: all three see the same.
     headers.insert(HeaderName::from_static("x-request-id"), record.request_id.clone());
@@ -71,7 +81,12 @@ pub(super) fn request(
 
 /// Turns a worker's headers into a client's.
 pub(super) fn response_headers(headers: &mut HeaderMap, record: &Record) {
-    strip_hops(headers);
+    let hop = Hop::of(headers);
+    let drop: Vec<HeaderName> =
+        headers.keys().filter(|n| hop.has(n) || is_ours(n)).cloned().collect();
+    for name in drop {
+        headers.remove(name);
+    }
     own_headers(headers, record);
 }
 

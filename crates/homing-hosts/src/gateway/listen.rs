@@ -16,7 +16,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,6 +24,8 @@ use tokio_util::task::TaskTracker;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The kernel's queue of connections not yet accepted.
 const BACKLOG: i32 = 4096;
+/// Connections of one thread at once; more wait in the kernel's queue.
+const CONNECTIONS: usize = 16_384;
 /// The pause after the system refused a connection (out of descriptors), so that it is no busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -106,13 +108,22 @@ async fn run(gateway: Arc<Gateway>, life: &Lifecycle, listener: TcpListener) -> 
     };
     let stopping = life.stopping();
     let connections = TaskTracker::new();
-    while let Some(accepted) = stopping.run_until_cancelled(listener.accept()).await {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let accept = async || {
+        // Never closed, so never an error.
+        let place = room.clone().acquire_owned().await.ok();
+        (listener.accept().await, place)
+    };
+    while let Some((accepted, place)) = stopping.run_until_cancelled(accept()).await {
         match accepted {
             Ok((stream, _)) => {
                 // Without it the first chunk of a kept-alive stream waits 44 ms (F59).
                 let _ = stream.set_nodelay(true);
                 let connection = serve(stream, gateway.clone(), upstream.clone(), stopping.clone());
-                connections.spawn(connection);
+                connections.spawn(async move {
+                    connection.await;
+                    drop(place);
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");

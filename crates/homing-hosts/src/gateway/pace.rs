@@ -29,8 +29,8 @@ struct Inner {
 
 impl Pace {
     /// A request has come; its client has until then to take its answer.
-    pub(super) fn begin(&self, until: Option<Instant>) {
-        self.0.lock().until = until;
+    pub(super) fn begin(&self, until: Instant) {
+        self.0.lock().until = Some(until);
     }
 
     /// How often all that was written had gone out.

@@ -9,13 +9,14 @@ use super::reply::{self, Error, ReplyBody};
 use super::service::Endpoint;
 use super::{Gateway, forward, prompt, session};
 use bytes::{Bytes, BytesMut};
+use homing_core::affinity::Outcome;
 use homing_core::ask::{Ask, Failure};
 use homing_runtime::guard::{Checked, Granted};
 use homing_runtime::upstream::Upstream;
 use homing_wire::request::{ChatView, CommonView, CompletionView, RequestError};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use std::pin::Pin;
@@ -36,14 +37,18 @@ pub(super) async fn handle(
 ) -> Response<ReplyBody> {
     let mut record = Record::start(gateway, request.headers(), endpoint.label());
     let until = Instant::now() + gateway.settings.gateway.request_timeout;
-    pace.begin(Some(until));
+    pace.begin(until);
     match answer(gateway, upstream, endpoint, request, &mut record, until).await {
         Ok(Answer { response, body }) => {
             record.status = response.status().as_u16();
             let (idle, pace) = (gateway.settings.upstream.idle_timeout, pace.clone());
             let limits = Limits { idle, until, pace };
             let relay = match body {
-                Answered::Plain(body, live) => Relay::plain(body, live, record, limits),
+                Answered::Plain(body, live) => {
+                    let kind = response.headers().get(CONTENT_TYPE).map(|v| v.as_bytes());
+                    let json = kind.is_some_and(|k| k.starts_with(b"application/json"));
+                    Relay::plain(body, live, record, limits, json)
+                }
                 Answered::Stream(body, begun, live) => {
                     Relay::stream(body, begun, live, record, limits)
                 }
@@ -105,6 +110,10 @@ async fn ask(
     record.model = Some(Arc::from(&*common.model));
     let session = named.map(|n| n.key(gateway, &route));
     record.session = session.map(|(key, _)| gateway.shell.secret().digest(key));
+    if with_session {
+        // True until something else is known: its client may leave at any point.
+        record.outcome = Outcome::Unbound;
+    }
     let known = prompt::of(gateway, endpoint, &route, &common, body).await;
     record.prompt_tokens = known.exact.then_some(known.prompt.tokens);
     // Zero stands for "predicted: nothing"; what is unknown says nothing.
@@ -263,7 +272,9 @@ impl Sending<'_> {
                 return Dispatched::Failed(failure);
             }
         };
-        let (head, mut body) = response.into_parts();
+        let (mut head, mut body) = response.into_parts();
+        // Ours is between us and the client; an answer of 1.0 would end wherever the connection does.
+        head.version = Version::HTTP_11;
         let (status, response) = (head.status, Response::from_parts(head, ()));
         if !status.is_success() {
             return Dispatched::Error(response, body);

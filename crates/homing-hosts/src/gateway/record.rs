@@ -102,10 +102,10 @@ impl Record {
     }
 
     /// Bytes of the answer have come from the worker.
-    pub(super) fn bytes(&mut self) {
-        let now = self.began.elapsed();
-        self.first.get_or_insert(now);
-        self.last = Some(now);
+    pub(super) fn bytes(&mut self, now: Instant) {
+        let after = now.saturating_duration_since(self.began);
+        self.first.get_or_insert(after);
+        self.last = Some(after);
     }
 }
 

@@ -58,9 +58,16 @@ pub(super) struct Relay {
     untold: u32,
     told_first: bool,
     limits: Limits,
+    /// When the last bytes came. The timer is only armed anew when it fires, not with each chunk.
+    last_byte: Instant,
     deadline: Pin<Box<Sleep>>,
+    /// A copy of a plain JSON answer, for its usage; `None` where it is none, or too long.
+    copy: Option<Vec<u8>>,
     state: State,
 }
+
+/// A plain answer is read for its usage up to this size.
+const COPY_MAX: usize = 64 << 10;
 
 /// When an answer is too slow, and how its client takes it.
 #[derive(Debug)]
@@ -74,20 +81,23 @@ pub(super) struct Limits {
 }
 
 impl Relay {
-    /// An answer that is no stream of events, or that nobody needs to follow.
+    /// An answer that is no stream of events, or that nobody needs to follow. `json`: it may tell its usage.
     pub(super) fn plain(
         body: Incoming,
         live: Option<Live>,
         record: Record,
         limits: Limits,
+        json: bool,
     ) -> Self {
         let mut relay = Self::new(body, live, record, limits);
+        relay.copy = (json && relay.live.is_some()).then(Vec::new);
         relay.end_if_complete();
         relay
     }
 
     fn new(body: Incoming, live: Option<Live>, record: Record, limits: Limits) -> Self {
-        let soonest = limits.until.min(Instant::now() + limits.idle);
+        let now = Instant::now();
+        let soonest = limits.until.min(now + limits.idle);
         Self {
             body,
             ready: None,
@@ -99,7 +109,9 @@ impl Relay {
             untold: 0,
             told_first: false,
             limits,
+            last_byte: now,
             deadline: Box::pin(sleep_until(soonest)),
+            copy: None,
             state: State::Open,
         }
     }
@@ -125,8 +137,10 @@ impl Relay {
 
     /// `events` more of them have come: bytes are life, and tokens are load.
     fn note_progress(&mut self, events: u32) {
-        self.record.bytes();
+        self.last_byte = Instant::now();
+        // An error's bytes are no tokens.
         let Some(live) = &self.live else { return };
+        self.record.bytes(self.last_byte.into_std());
         if !self.told_first {
             self.told_first = true;
             live.progress(Step::FirstToken);
@@ -143,6 +157,10 @@ impl Relay {
     fn pass(&mut self, chunk: Bytes) -> Option<Bytes> {
         let Some(scanner) = &mut self.scanner else {
             self.note_progress(0);
+            self.copy = self.copy.take().filter(|c| c.len() + chunk.len() <= COPY_MAX);
+            if let Some(copy) = &mut self.copy {
+                copy.extend_from_slice(&chunk);
+            }
             return Some(chunk);
         };
         let before = scanner.data_events();
@@ -177,12 +195,21 @@ impl Relay {
 
     fn end(&mut self, ended: Ended) {
         self.record.ended = ended;
-        if let Some(scanner) = &self.scanner {
-            self.record.usage = parse_usage(scanner.last_data());
-        }
+        self.record.usage = match (&self.scanner, &self.copy) {
+            (Some(scanner), _) => parse_usage(scanner.last_data()),
+            (None, Some(copy)) => parse_usage(copy),
+            (None, None) => None,
+        };
         // The lease ends with the stream, not with whoever still holds the body.
         self.live = None;
         self.state = State::Done;
+    }
+
+    /// The answer is whole. Byte for byte: what ends without its blank line ends so for the client too.
+    fn complete(&mut self) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        self.end(Ended::Complete);
+        let rest = self.held.split().freeze();
+        Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))))
     }
 
     /// The answer can't be finished: a stream says so in its own shape, anything else is cut.
@@ -228,30 +255,24 @@ impl Body for Relay {
             match Pin::new(&mut this.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(chunk) => {
-                        let Limits { idle, until, .. } = this.limits;
-                        let next = until.min(Instant::now() + idle);
-                        this.deadline.as_mut().reset(next);
                         let out = this.pass(chunk);
                         this.end_if_complete();
                         if let Some(out) = out {
                             return Poll::Ready(Some(Ok(Frame::data(out))));
                         }
                     }
-                    // Trailers pass.
-                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                    // Trailers end a body. They end here, as the header that would announce them does.
+                    Err(_trailers) => return this.complete(),
                 },
-                Poll::Ready(None) => {
-                    this.end(Ended::Complete);
-                    if !this.held.is_empty() {
-                        // Byte for byte: what ends without its blank line ends so for the client too.
-                        return Poll::Ready(Some(Ok(Frame::data(this.held.split().freeze()))));
-                    }
-                    return Poll::Ready(None);
-                }
+                Poll::Ready(None) => return this.complete(),
                 Poll::Ready(Some(Err(_))) => return this.break_off(Ended::WorkerBroke),
                 Poll::Pending => {
                     ready!(this.deadline.as_mut().poll(cx));
-                    return this.break_off(Ended::TimedOut);
+                    let due = this.limits.until.min(this.last_byte + this.limits.idle);
+                    if due <= Instant::now() {
+                        return this.break_off(Ended::TimedOut);
+                    }
+                    this.deadline.as_mut().reset(due);
                 }
             }
         }

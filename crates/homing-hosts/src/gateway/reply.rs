@@ -109,6 +109,12 @@ impl Error {
         Self::new(StatusCode::NOT_FOUND, "not_found", CLIENT, message.to_owned())
     }
 
+    /// 405.
+    pub(super) fn method() -> Self {
+        let text = "this path takes POST".to_owned();
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request", CLIENT, text)
+    }
+
     /// 413.
     pub(super) fn too_large(most: usize) -> Self {
         let text = format!("the request body is larger than {most} bytes (gateway.max_body)");

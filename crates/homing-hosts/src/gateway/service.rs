@@ -10,6 +10,11 @@ use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A client has so long to take an answer of our own.
+const PLAIN_TIME: Duration = Duration::from_secs(30);
 
 /// A generating endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +50,12 @@ pub(super) async fn handle(
     pace: &Pace,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
-    pace.begin(None);
+    pace.begin(Instant::now() + PLAIN_TIME);
     let (method, path) = (request.method(), request.uri().path());
     if let Some(endpoint) = Endpoint::of(path) {
         if method != Method::POST {
-            let mut response = reply::plain(StatusCode::METHOD_NOT_ALLOWED, "this path takes POST");
+            let record = Record::start(gateway, request.headers(), endpoint.label());
+            let mut response = reply::error(record, reply::Error::method());
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
             return response;
         }

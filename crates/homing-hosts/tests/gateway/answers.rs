@@ -278,3 +278,48 @@ async fn f59_a_kept_connection_serves_many_and_each_event_goes_out_when_it_comes
     }
     world.end().await;
 }
+
+#[tokio::test]
+async fn f46_trailers_end_an_answer_and_lose_nothing_of_it() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\
+                trailer: x-sum\r\n\r\n";
+    let events = b"data: 1\n\ndata: 2\n";
+    let answer = [head.as_bytes(), &chunk(events), b"0\r\nx-sum: 1\r\n\r\n"].concat();
+    let worker = Worker::start("w", move |_| vec![Act::Send(answer.clone())]).await;
+    let world = World::start(&[], &[&worker]).await;
+    let answer = world.ask(&streamed(&[])).await;
+    assert!(answer.clean);
+    assert_eq!(answer.body, events);
+    assert!(answer.header("trailer").is_empty());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_worker_of_http_1_0_makes_no_client_speak_it() {
+    let head = "HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+    let answer = [head.as_bytes(), b"data: 1\n\ndata: [DONE]\n\n"].concat();
+    let worker = Worker::start("w", move |_| vec![Act::Send(answer.clone()), Act::Close]).await;
+    let world = World::start(&[], &[&worker]).await;
+    let answer = world.ask(&streamed(&[])).await;
+    assert!(answer.clean);
+    assert_eq!(answer.header("transfer-encoding"), ["chunked"], "its end can be told from a cut");
+    assert_eq!(answer.text(), "data: 1\n\ndata: [DONE]\n\n");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn f10_what_a_worker_calls_ours_is_not_passed_on() {
+    let worker = Worker::start("w", |_| {
+        raw(
+            "HTTP/1.1 200 OK\r\nx-homing-worker: evil\r\nx-homing-cached-tokens: 9\r\n\
+             content-length: 2",
+            b"{}",
+        )
+    })
+    .await;
+    let world = World::start(&[], &[&worker]).await;
+    let answer = world.ask(&chat(&[])).await;
+    assert_eq!(answer.header("x-homing-worker"), ["w"]);
+    assert!(answer.header("x-homing-cached-tokens").is_empty());
+    world.end().await;
+}

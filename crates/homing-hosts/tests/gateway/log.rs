@@ -152,7 +152,8 @@ async fn every_request_has_one_line_and_no_line_has_a_secret() {
     client.send(&request).await;
     eventually("the worker is at work", || worker.busy() == 1).await;
     drop(client);
-    let expected = [("ended", "client_gone"), ("status", "499"), ("worker", "w")];
+    let expected =
+        [("ended", "client_gone"), ("status", "499"), ("worker", "w"), ("affinity", "unbound")];
     assert_line(&line_of("log-gone").await, &expected);
 
     let headers = [("x-request-id", "log-400"), ("x-homing-session-id", "secret-session")];

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !(args.speedup.is_finite() && args.speedup > 0.0) {
         return Err(Failure::Usage("--speedup must be above 0".to_owned()));
     }
-    logging::start(LogFormat::Text, "error");
+    let _logging = logging::start(LogFormat::Text, "error");
     running::block_on(async {
         let mut signals = Signals::new()?;
         let (stage, failed) = tokio::select! {
