@@ -32,7 +32,8 @@ pub struct Ask {
     pub session: Option<(SessionKey, Mode)>,
     /// Its prompt.
     pub prompt: Prompt,
-    /// Who holds how much of the prompt: from [`crate::SelectionCore::overlaps`].
+    /// Who holds how much of the prompt: from [`crate::SelectionCore::overlaps`]. Another order than its
+    /// own costs time, nothing else.
     pub overlaps: Overlaps,
     /// When its client gives up.
     pub deadline: Option<Time>,

@@ -1,7 +1,13 @@
 //! [`SelectionCore`]: the partitions, and the calls that hosts make. No others exist.
 //!
 //! Each partition has two locks: its prefix index (many readers, few writers) and the rest. A call
-//! takes one at a time, for microseconds, and never waits inside. Order: registry, then a partition.
+//! takes one at a time, for microseconds, and never waits inside: what engines say about their caches
+//! can be long, and is taken in by slices. Order: registry, then a partition. What every request asks
+//! (a block size, whether somebody is to be woken) is kept beside the locks, in atomics.
+//!
+//! * `kv`: the slices.
+
+mod kv;
 
 use crate::affinity::Outcome;
 use crate::affinity::table::SessionView;
@@ -14,21 +20,33 @@ use crate::fleet::{
     FleetChange, FleetEvent, Probe, Registry, Route, RouteError, State, WorkerInfo,
 };
 use crate::hash::Prompt;
-use crate::ids::{DpRank, PartitionId, Role, SessionKey, WorkerId};
-use crate::index::event::KvEvent;
-use crate::index::naive::Applied;
+use crate::ids::{PartitionId, Role, SessionKey, WorkerId};
 use crate::index::{NaiveIndex, Overlaps};
 use crate::partition::{Partition, Stats, WorkerLoad};
 use crate::settings::CoreSettings;
 use crate::time::Time;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 #[derive(Debug)]
 struct Cell {
     pool: Arc<str>,
     index: RwLock<NaiveIndex>,
+    /// The index's block size as of its last change; 0: unknown.
+    block_size: AtomicU32,
     state: Mutex<Partition>,
+}
+
+impl Cell {
+    /// Changes the index. Whoever waits for it is let in afterwards, before the next change.
+    fn index<T>(&self, change: impl FnOnce(&mut NaiveIndex) -> T) -> T {
+        let mut index = self.index.write();
+        let changed = change(&mut index);
+        self.block_size.store(index.block_size().unwrap_or(0), Ordering::Relaxed);
+        RwLockWriteGuard::unlock_fair(index);
+        changed
+    }
 }
 
 /// The selection core. Shared by every host of a process; all methods take `&self`.
@@ -38,6 +56,9 @@ pub struct SelectionCore {
     seed: u64,
     registry: RwLock<Registry>,
     cells: RwLock<Vec<Arc<Cell>>>,
+    /// Outputs of all partitions. Changed under the lock of the one whose outputs change, so that a
+    /// caller sees at least what its own calls have put there.
+    pending: AtomicUsize,
 }
 
 /// One worker as the admin API shows it.
@@ -71,7 +92,13 @@ impl SelectionCore {
     #[must_use]
     pub fn new(settings: CoreSettings, seed: u64) -> Self {
         let registry = Registry::new(settings.health_failures, settings.health_successes);
-        Self { settings, seed, registry: RwLock::new(registry), cells: RwLock::new(Vec::new()) }
+        Self {
+            settings,
+            seed,
+            registry: RwLock::new(registry),
+            cells: RwLock::default(),
+            pending: AtomicUsize::new(0),
+        }
     }
 
     // === what the world says ===
@@ -90,8 +117,9 @@ impl SelectionCore {
         _now: Time,
         change: FleetChange,
     ) -> Result<Vec<FleetEvent>, FleetError> {
+        // Which names a worker serves can change without an event; probes change nothing without one.
         let touched = match &change {
-            FleetChange::Serves(id, _) | FleetChange::Probed(id, _) => Some(*id),
+            FleetChange::Serves(id, _) => Some(*id),
             _ => None,
         };
         let mut registry = self.registry.write();
@@ -117,53 +145,53 @@ impl SelectionCore {
     fn remove_from(&self, worker: WorkerId, except: Option<PartitionId>) {
         for (i, cell) in self.cells.read().iter().enumerate() {
             if except.is_none_or(|p| p.0 as usize != i) {
-                cell.state.lock().remove_row(worker);
-                cell.index.write().forget(worker);
+                self.with(cell, |state| state.remove_row(worker));
+                cell.index(|index| index.forget(worker));
             }
         }
     }
 
     fn update_row(&self, registry: &Registry, worker: WorkerId) {
         let Some((partition, row)) = registry.row(worker) else { return };
+        if self.cell(partition).is_none() {
+            self.grow(registry, partition);
+        }
+        if let Some(cell) = self.cell(partition) {
+            self.with(&cell, |state| state.set_row(row));
+        }
+    }
+
+    /// Makes the partitions up to this one.
+    fn grow(&self, registry: &Registry, partition: PartitionId) {
         let mut cells = self.cells.write();
         while cells.len() <= partition.0 as usize {
             let id = PartitionId(u32::try_from(cells.len()).unwrap_or(u32::MAX));
-            let pool = registry.pool(id).cloned().unwrap_or_else(|| Arc::from(""));
+            let pool = registry.pool(id).cloned().unwrap_or_default();
             let seed = self.seed ^ (u64::from(id.0) << 32);
-            let state = Partition::new(id, self.settings.clone(), seed, 0);
-            cells.push(Arc::new(Cell { pool, index: RwLock::default(), state: Mutex::new(state) }));
-        }
-        cells[partition.0 as usize].state.lock().set_row(row);
-    }
-
-    /// A worker's cache has changed. Events of a life that has ended, or of a worker that serves
-    /// nothing yet, are ignored. `applied` is called under locks: it must not call the core.
-    pub fn handle_kv(
-        &self,
-        _now: Time,
-        worker: WorkerId,
-        rank: DpRank,
-        events: &[KvEvent],
-        mut applied: impl FnMut(&KvEvent, Applied),
-    ) {
-        // Kept while the index is written: a worker that departs in between would leave its blocks (F21).
-        let registry = self.registry.read();
-        let place = registry.row(worker).map(|(p, _)| p);
-        match place.and_then(|p| self.cell(p)) {
-            Some(cell) => {
-                let mut index = cell.index.write();
-                for event in events {
-                    applied(event, index.apply(worker, rank, event));
-                }
-            }
-            None => events.iter().for_each(|e| applied(e, Applied::Ignored)),
+            let state = Mutex::new(Partition::new(id, self.settings.clone(), seed, 0));
+            let (index, block_size) = Default::default();
+            cells.push(Arc::new(Cell { pool, index, block_size, state }));
         }
     }
 
-    /// Does what is due in every partition.
+    /// Changes a partition, and keeps count of its outputs.
+    fn with<T>(&self, cell: &Cell, change: impl FnOnce(&mut Partition) -> T) -> T {
+        let mut state = cell.state.lock();
+        let before = state.pending();
+        let changed = change(&mut state);
+        // Fewer are more by a wrapped number; adding wraps too.
+        let more = state.pending().wrapping_sub(before);
+        if more != 0 {
+            self.pending.fetch_add(more, Ordering::Relaxed);
+        }
+        changed
+    }
+
+    /// Does what is due in every partition, up to a bound: while [`Self::poll_timeout`] says a time that
+    /// has passed, more is due at once.
     pub fn handle_timeout(&self, now: Time) {
         for cell in self.cells.read().iter() {
-            cell.state.lock().handle_timeout(now);
+            self.with(cell, |state| state.handle_timeout(now));
         }
     }
 
@@ -173,10 +201,13 @@ impl SelectionCore {
         self.cells.read().iter().filter_map(|c| c.state.lock().poll_timeout()).min()
     }
 
-    /// What to do next.
+    /// What to do next. Costs nothing while there is nothing.
     #[must_use]
     pub fn poll_output(&self) -> Option<Output> {
-        self.cells.read().iter().find_map(|c| c.state.lock().poll_output())
+        if self.pending.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.cells.read().iter().find_map(|cell| self.with(cell, Partition::poll_output))
     }
 
     // === the way of a request ===
@@ -192,7 +223,8 @@ impl SelectionCore {
     /// Tokens per block in a partition, once its engines have told.
     #[must_use]
     pub fn block_size(&self, partition: PartitionId) -> Option<u32> {
-        self.cell(partition)?.index.read().block_size()
+        let size = self.cell(partition)?.block_size.load(Ordering::Relaxed);
+        (size > 0).then_some(size)
     }
 
     /// Who holds how much of a prompt. On the caller's thread, beside the partition's lock.
@@ -207,7 +239,7 @@ impl SelectionCore {
     /// Resolves the session and selects a target, in one critical section.
     pub fn admit(&self, now: Time, ask: Ask) -> Admission {
         match self.cell(ask.partition) {
-            Some(cell) => cell.state.lock().admit(now, ask),
+            Some(cell) => self.with(&cell, |state| state.admit(now, ask)),
             None => no_partition(),
         }
     }
@@ -215,7 +247,7 @@ impl SelectionCore {
     /// A woken ticket tries its luck.
     pub fn claim(&self, now: Time, ticket: Ticket) -> Admission {
         match self.cell(ticket.partition) {
-            Some(cell) => cell.state.lock().claim(now, ticket),
+            Some(cell) => self.with(&cell, |state| state.claim(now, ticket)),
             None => no_partition(),
         }
     }
@@ -223,7 +255,7 @@ impl SelectionCore {
     /// A waiting request leaves.
     pub fn cancel(&self, now: Time, ticket: Ticket) {
         if let Some(cell) = self.cell(ticket.partition) {
-            cell.state.lock().cancel(now, ticket);
+            self.with(&cell, |state| state.cancel(now, ticket));
         }
     }
 
@@ -244,7 +276,7 @@ impl SelectionCore {
             Failure::Unreachable | Failure::Broken => Vec::new(),
         };
         let admission = match self.cell(checked.0.ask.partition) {
-            Some(cell) => cell.state.lock().retry(now, checked, failure),
+            Some(cell) => self.with(&cell, |state| state.retry(now, checked, failure)),
             None => no_partition(),
         };
         (admission, events)
@@ -253,7 +285,7 @@ impl SelectionCore {
     /// The last look before dispatch (R10).
     pub fn check_dispatch(&self, now: Time, grant: Grant) -> Dispatch {
         match self.cell(grant.ask.partition) {
-            Some(cell) => cell.state.lock().check_dispatch(now, grant),
+            Some(cell) => self.with(&cell, |state| state.check_dispatch(now, grant)),
             None => Dispatch::Go(Checked(grant)),
         }
     }
@@ -264,7 +296,7 @@ impl SelectionCore {
     /// Never: a grant comes from a partition, and partitions are never removed.
     pub fn commit(&self, now: Time, checked: Checked) -> (Live, Outcome) {
         let cell = self.cell(checked.0.ask.partition).expect("partitions are never removed");
-        cell.state.lock().commit(now, checked)
+        self.with(&cell, |state| state.commit(now, checked))
     }
 
     /// A grant comes to nothing (R12).
@@ -272,7 +304,7 @@ impl SelectionCore {
         let held = held.into();
         let (Held::Grant(grant) | Held::Checked(Checked(grant))) = &held;
         match self.cell(grant.ask.partition) {
-            Some(cell) => cell.state.lock().abandon(now, held, why),
+            Some(cell) => self.with(&cell, |state| state.abandon(now, held, why)),
             None => Outcome::None,
         }
     }
@@ -280,14 +312,14 @@ impl SelectionCore {
     /// A running request has come further.
     pub fn progress(&self, live: &Live, step: Step) {
         if let Some(cell) = self.cell(live.partition) {
-            cell.state.lock().progress(live, step);
+            self.with(&cell, |state| state.progress(live, step));
         }
     }
 
     /// A stream has ended.
     pub fn finish(&self, now: Time, live: Live) {
         if let Some(cell) = self.cell(live.partition) {
-            cell.state.lock().finish(now, live);
+            self.with(&cell, |state| state.finish(now, live));
         }
     }
 
@@ -384,9 +416,18 @@ impl SelectionCore {
     /// # Panics
     /// When one is violated.
     pub fn check(&self) {
-        for cell in self.cells.read().iter() {
-            cell.state.lock().check();
-            cell.index.read().check();
+        let cells = self.cells.read();
+        // All at once, as the outputs of all are counted together. Nobody else takes two of them.
+        let states: Vec<_> = cells.iter().map(|cell| cell.state.lock()).collect();
+        states.iter().for_each(|state| state.check());
+        let pending: usize = states.iter().map(|state| state.pending()).sum();
+        assert_eq!(pending, self.pending.load(Ordering::Relaxed), "outputs and their count");
+        drop(states);
+        for cell in cells.iter() {
+            let index = cell.index.read();
+            index.check();
+            let size = cell.block_size.load(Ordering::Relaxed);
+            assert_eq!(size, index.block_size().unwrap_or(0), "the block size beside the index");
         }
     }
 

@@ -20,8 +20,6 @@
 
 pub mod affinity;
 pub mod ask;
-#[cfg(debug_assertions)]
-mod check;
 pub mod core;
 pub mod dice;
 pub mod explain;
@@ -31,7 +29,7 @@ pub mod ids;
 pub mod index;
 pub mod load;
 pub mod partition;
-pub mod queue;
+mod queue;
 pub mod select;
 pub mod settings;
 pub mod time;

@@ -10,11 +10,11 @@ use std::collections::HashMap;
 
 /// What one request costs its target at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+struct Cost {
     /// Prompt tokens that the target must compute before the first token; 0 once it has come.
-    pub prefill_tokens: u64,
+    prefill_tokens: u64,
     /// KV blocks that the request occupies: its prompt's, and those of its output so far.
-    pub blocks: u64,
+    blocks: u64,
 }
 
 /// What a target has to do, summed over its bookings.
@@ -22,16 +22,16 @@ pub struct Cost {
 pub struct Load {
     /// Requests placed and not ended.
     pub active_requests: u32,
-    /// See [`Cost::prefill_tokens`].
+    /// Prompt tokens that must be computed before the first token of their requests.
     pub prefill_tokens: u64,
-    /// See [`Cost::blocks`].
+    /// KV blocks that they occupy: of their prompts, and of their outputs so far.
     pub blocks: u64,
 }
 
 /// A request's place in the ledger. Consumed by [`Ledger::free`].
 #[must_use = "a booking that is dropped is never freed"]
 #[derive(Debug)]
-pub struct Booking(usize);
+pub(crate) struct Booking(usize);
 
 #[derive(Debug)]
 struct Row {
@@ -45,7 +45,7 @@ struct Row {
 /// The ledger of one partition. Gauges exist as long as something is booked on them, whether or not
 /// the worker is still registered.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     bookings: Slab<Row>,
     gauges: HashMap<(WorkerId, DpRank), Load, FixedState>,
 }
@@ -55,7 +55,7 @@ const USUAL_BLOCK: u64 = 16;
 
 impl Ledger {
     /// Books a prompt of `tokens`, of which `uncached` must be computed.
-    pub fn book(
+    pub(crate) fn book(
         &mut self,
         worker: WorkerId,
         rank: DpRank,
@@ -76,12 +76,12 @@ impl Ledger {
     }
 
     /// The first token has come: the prompt is computed.
-    pub fn first_token(&mut self, booking: &Booking) {
+    pub(crate) fn first_token(&mut self, booking: &Booking) {
         self.change(booking, |row| row.cost.prefill_tokens = 0);
     }
 
     /// `n` more tokens of output.
-    pub fn output(&mut self, booking: &Booking, n: u32) {
+    pub(crate) fn output(&mut self, booking: &Booking, n: u32) {
         self.change(booking, |row| {
             row.tokens = row.tokens.saturating_add(u64::from(n));
             row.cost.blocks = row.tokens.div_ceil(row.block_size);
@@ -89,7 +89,7 @@ impl Ledger {
     }
 
     /// The request has ended.
-    pub fn free(&mut self, booking: Booking) {
+    pub(crate) fn free(&mut self, booking: Booking) {
         let row = self.bookings.remove(booking.0);
         if let Some(gauge) = self.gauges.get_mut(&row.at) {
             gauge.active_requests -= 1;
@@ -103,13 +103,13 @@ impl Ledger {
 
     /// What a target has to do.
     #[must_use]
-    pub fn of(&self, worker: WorkerId, rank: DpRank) -> Load {
+    pub(crate) fn of(&self, worker: WorkerId, rank: DpRank) -> Load {
         self.gauges.get(&(worker, rank)).copied().unwrap_or_default()
     }
 
     /// Requests booked in all.
     #[must_use]
-    pub fn bookings(&self) -> usize {
+    pub(crate) fn bookings(&self) -> usize {
         self.bookings.len()
     }
 
@@ -128,7 +128,7 @@ impl Ledger {
     ///
     /// # Panics
     /// When one is violated.
-    pub fn check(&self) {
+    pub(crate) fn check(&self) {
         let mut sums: HashMap<_, Load, FixedState> = HashMap::default();
         for (_, row) in &self.bookings {
             let sum = sums.entry(row.at).or_default();

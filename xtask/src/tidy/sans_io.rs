@@ -1,4 +1,4 @@
-//! What the sans-I/O code must not touch: clocks, sockets, files, the environment, threads, tasks,
+//! What the sans-I/O code must not touch: clocks, sockets, files, the environment, threads, tasks, globals,
 //! and maps whose order or hash differs from run to run.
 //!
 //! A reader of text, not a compiler: it expands `use` trees and looks for whole paths elsewhere, with
@@ -24,12 +24,21 @@ const BARRED: [(&str, &str); 12] = [
     ("std::collections::hash_map::RandomState", ORDER),
 ];
 
-/// Words that bring a random hash seed, under whatever path.
-const BARRED_WORDS: [&str; 4] =
-    ["RandomState", "HashMap::new(", "HashSet::new(", "foldhash::HashMap"];
+/// Words that bring a random hash seed, or a global, under whatever path.
+const BARRED_WORDS: [(&str, &str); 8] = [
+    ("RandomState", ORDER),
+    ("HashMap::new(", ORDER),
+    ("HashSet::new(", ORDER),
+    ("foldhash::HashMap", ORDER),
+    ("thread_local!", GLOBAL),
+    ("static mut ", GLOBAL),
+    ("OnceLock", GLOBAL),
+    ("LazyLock", GLOBAL),
+];
 
 const CLOCK: &str = "time is an argument, homing_core::time::Time";
 const IO: &str = "the core does no I/O";
+const GLOBAL: &str = "what a core must remember is a field of it: two in a process share nothing";
 const ORDER: &str = "use a BTreeMap, or a hash map with foldhash's FixedState";
 
 /// True for the files that must be free of I/O: the core's, and the simulator's engine model.
@@ -57,9 +66,9 @@ pub(super) fn check(name: &str, text: &str) -> Vec<Complaint> {
             complain(at, &path, why);
         }
     }
-    for word in BARRED_WORDS {
+    for (word, why) in BARRED_WORDS {
         for (at, _) in code.match_indices(word) {
-            complain(at, word, ORDER);
+            complain(at, word.trim_end(), why);
         }
     }
     for map in ["HashMap", "HashSet"] {

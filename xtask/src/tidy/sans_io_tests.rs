@@ -61,6 +61,21 @@ fn maps_with_a_random_seed_are_caught() {
 }
 
 #[test]
+fn globals_are_caught() {
+    for code in [
+        "thread_local! {\n    static CALLS: Cell<u32> = const { Cell::new(0) };\n}",
+        "std::thread_local! { static A: u8 = 0; }",
+        "static mut CALLS: u32 = 0;",
+        "pub(crate) static NAMES: std::sync::OnceLock<u8> = std::sync::OnceLock::new();",
+        "use std::sync::{Arc, LazyLock};",
+    ] {
+        let found = found(code);
+        assert!(found.iter().all(|c| c.contains("share nothing")), "{code}: {found:?}");
+        assert!(!found.is_empty(), "{code}");
+    }
+}
+
+#[test]
 fn what_the_core_may_use_is_left_alone() {
     for code in [
         "use std::time::Duration;",
@@ -75,6 +90,9 @@ fn what_the_core_may_use_is_left_alone() {
         "use crate::time::Time;",
         "fn a() { mystd::env::b(); }",
         "use std::sync::Arc;",
+        "use std::sync::atomic::AtomicU32;",
+        "const fn a() -> &'static str { \"thread_local!\" }",
+        "// a OnceLock is a global",
         "use std::{cmp::Ordering, fmt};",
         "#[cfg(test)]\nmod tests { use std::fs; }",
     ] {

@@ -56,18 +56,6 @@ pub enum Steer {
 }
 
 impl Hold {
-    /// The session.
-    #[must_use]
-    pub fn key(&self) -> SessionKey {
-        self.key
-    }
-
-    /// How its request regards a binding.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
     /// What it asks of selection.
     #[must_use]
     pub fn steer(&self) -> Steer {

@@ -77,6 +77,8 @@ pub struct Route {
     pub partition: PartitionId,
     /// The name.
     pub name: NameId,
+    /// The name as clients and workers spell it.
+    pub model: Arc<str>,
     /// The adapter that it means; "" for the base model and its aliases.
     pub adapter: Arc<str>,
 }
@@ -96,7 +98,7 @@ pub enum RouteError {
 }
 
 /// What a partition must know of one of its workers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Who.
     pub info: Arc<WorkerInfo>,
@@ -131,6 +133,8 @@ pub struct Registry {
     names: Vec<Name>,
     name_ids: BTreeMap<Arc<str>, NameId>,
     pools: Vec<Arc<str>>,
+    /// The adapter of names that mean none: one for all, so that a route allocates nothing.
+    no_adapter: Arc<str>,
     next_worker: u32,
     failures: u32,
     successes: u32,
@@ -302,8 +306,8 @@ impl Registry {
         };
         let name = &self.names[id.0 as usize];
         let partition = name.partition.ok_or(RouteError::NoWorker)?;
-        let adapter = if name.adapter { name.text.clone() } else { Arc::from("") };
-        Ok(Route { partition, name: *id, adapter })
+        let adapter = if name.adapter { &name.text } else { &self.no_adapter };
+        Ok(Route { partition, name: *id, model: name.text.clone(), adapter: adapter.clone() })
     }
 
     /// The names that somebody serves who is up, in order of appearance, each with its adapter's mark.
@@ -321,6 +325,12 @@ impl Registry {
         let w = self.workers.get(&id)?;
         let row = Row { info: w.info.clone(), state: w.state, serves: w.serves.clone() };
         Some((w.partition?, row))
+    }
+
+    /// The partition of a worker; `None` while it serves nothing known.
+    #[must_use]
+    pub fn place(&self, id: WorkerId) -> Option<PartitionId> {
+        self.workers.get(&id)?.partition
     }
 
     /// The name of a pool.

@@ -161,3 +161,18 @@ fn a_worker_that_comes_back_with_another_model_changes_its_pool() {
     assert_ne!(first, second);
     assert_eq!(events, [FleetEvent::Placed(id, second)]);
 }
+
+#[test]
+fn a_route_carries_the_names_themselves_and_copies_none() {
+    let mut r = Registry::new(3, 1);
+    up(&mut r, "a", &[base("m"), base("alias"), adapter("x")]);
+    for (name, means) in [("m", ""), ("alias", ""), ("x", "x")] {
+        let (route, again) = (r.route(name).unwrap(), r.route(name).unwrap());
+        assert_eq!((&*route.model, &*route.adapter), (name, means));
+        assert!(Arc::ptr_eq(&route.model, &again.model), "one string for all requests");
+        assert!(Arc::ptr_eq(&route.adapter, &again.adapter));
+        assert_eq!(Arc::ptr_eq(&route.adapter, &route.model), !means.is_empty());
+    }
+    let adapters = [r.route("m").unwrap().adapter, r.route("alias").unwrap().adapter];
+    assert!(Arc::ptr_eq(&adapters[0], &adapters[1]), "base names share theirs");
+}

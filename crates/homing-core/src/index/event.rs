@@ -32,6 +32,18 @@ pub enum KvEvent {
     Cleared,
 }
 
+impl KvEvent {
+    /// How many blocks it names.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        match self {
+            Self::Stored(stored) => stored.block_hashes.len(),
+            Self::Removed(removed) => removed.block_hashes.len(),
+            Self::Cleared => 0,
+        }
+    }
+}
+
 /// Consecutive blocks that an engine stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockStored {

@@ -23,5 +23,5 @@ pub struct Overlap {
     pub blocks: u32,
 }
 
-/// The overlaps of one prompt; targets without any are left out.
+/// The overlaps of one prompt, in the order of (worker, rank); targets without any are left out.
 pub type Overlaps = SmallVec<[Overlap; 8]>;

@@ -11,7 +11,8 @@ use super::{Overlap, Overlaps};
 use crate::hash::{ChainHash, EngineHash, HashSpace, Prompt};
 use crate::ids::{DpRank, WorkerId};
 use foldhash::fast::FixedState;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 type Set<K> = HashSet<K, FixedState>;
@@ -30,18 +31,27 @@ pub enum Applied {
         /// The event's.
         got: u32,
     },
-    /// Token and hash counts don't fit each other.
+    /// Token and hash counts don't fit each other, or a block has more than [`MAX_BLOCK_SIZE`] tokens, or
+    /// none.
     CountMismatch,
-    /// The rank has announced more blocks, or more without parents, than an engine has: what goes beyond
-    /// is left out.
+    /// The rank has announced more blocks, more without parents, or more groups, than an engine has: what
+    /// goes beyond is left out.
     TooMany,
 }
 
 /// Blocks of one rank, at most: 4 Mi of them are 64 Mi tokens at 16 a block, more than any engine holds. A
 /// feed that announces more is wrong or hostile, and must not fill our memory.
 const MAX_BLOCKS: usize = 4 << 20;
-/// Blocks of one rank that wait for their parents, at most. They keep their tokens.
+/// Blocks of one rank that wait for their parents, at most.
 const MAX_WAITING: usize = 1 << 16;
+/// Tokens of these blocks, at most, since they are kept: 64 for each of them, 16 MiB in all.
+const MAX_WAITING_TOKENS: usize = MAX_WAITING * 64;
+/// Groups of one rank without full attention, at most. Hybrid models have a handful.
+const MAX_GROUPS: usize = 64;
+/// Tokens per block, at most. Most engines use 16 to 256; vLLM raises it for hybrid models until an
+/// attention page is as large as a mamba page ("Setting attention block size to ..."), to 528, 1056, 1600
+/// and, seen once, 7808.
+pub const MAX_BLOCK_SIZE: u32 = 16_384;
 
 #[derive(Debug)]
 struct Block {
@@ -62,10 +72,10 @@ struct Held {
     blocks: Map<EngineHash, Block>,
     /// How many blocks of this target stand at a chain (two engine hashes may mean the same prefix).
     chains: Map<ChainHash, u32>,
-    /// Orphans by the parent that they wait for.
-    waiting: Map<EngineHash, Vec<EngineHash>>,
-    /// How many wait.
-    orphans: usize,
+    /// Orphans, behind the parent that they wait for.
+    waiting: BTreeSet<(EngineHash, EngineHash)>,
+    /// Tokens that they keep.
+    waiting_tokens: usize,
     /// Groups that were announced as something else than full attention.
     other_groups: Set<u32>,
 }
@@ -87,9 +97,21 @@ impl NaiveIndex {
 
     /// Applies one event of a target.
     pub fn apply(&mut self, worker: WorkerId, rank: DpRank, event: &KvEvent) -> Applied {
+        self.apply_part(worker, rank, event, 0..event.blocks())
+    }
+
+    /// Applies some blocks of an event. One part after the other, until one is not [`Applied::Yes`], does
+    /// what [`Self::apply`] does at once: a long event need not hold a lock all the while.
+    pub fn apply_part(
+        &mut self,
+        worker: WorkerId,
+        rank: DpRank,
+        event: &KvEvent,
+        blocks: Range<usize>,
+    ) -> Applied {
         match event {
-            KvEvent::Stored(stored) => self.store(worker, rank, stored),
-            KvEvent::Removed(removed) => self.remove(worker, rank, removed),
+            KvEvent::Stored(stored) => self.store(worker, rank, stored, blocks),
+            KvEvent::Removed(removed) => self.remove(worker, rank, removed, blocks),
             KvEvent::Cleared => {
                 self.targets.remove(&(worker, rank));
                 self.forget_block_size_if_empty();
@@ -133,11 +155,21 @@ impl NaiveIndex {
         self.targets.range(ranks).map(|(_, held)| held.blocks.len()).sum()
     }
 
-    fn store(&mut self, worker: WorkerId, rank: DpRank, stored: &BlockStored) -> Applied {
+    fn store(
+        &mut self,
+        worker: WorkerId,
+        rank: DpRank,
+        stored: &BlockStored,
+        blocks: Range<usize>,
+    ) -> Applied {
         let key = (worker, rank);
         if !stored.full_attention {
             if let Some(group) = stored.group {
-                self.targets.entry(key).or_default().other_groups.insert(group);
+                let groups = &mut self.targets.entry(key).or_default().other_groups;
+                if groups.len() >= MAX_GROUPS && !groups.contains(&group) {
+                    return Applied::TooMany;
+                }
+                groups.insert(group);
             }
             return Applied::Ignored;
         }
@@ -145,7 +177,9 @@ impl NaiveIndex {
             return Applied::Ignored;
         }
         let size = stored.block_size as usize;
-        if size == 0 || stored.token_ids.len() != size * stored.block_hashes.len() {
+        if !(1..=MAX_BLOCK_SIZE).contains(&stored.block_size)
+            || stored.token_ids.len() != size * stored.block_hashes.len()
+        {
             return Applied::CountMismatch;
         }
         match self.block_size {
@@ -157,8 +191,10 @@ impl NaiveIndex {
         let told = stored.parent.is_none() || !stored.cache_salt.is_empty();
         let own = told.then(|| HashSpace::new(&stored.lora_name, &stored.cache_salt));
         let held = self.targets.entry(key).or_default();
-        let mut parent = stored.parent;
-        for (&hash, tokens) in stored.block_hashes.iter().zip(stored.token_ids.chunks_exact(size)) {
+        let before = blocks.start.checked_sub(1).and_then(|i| stored.block_hashes.get(i));
+        let mut parent = before.copied().or(stored.parent);
+        let all = stored.block_hashes.iter().zip(stored.token_ids.chunks_exact(size));
+        for (&hash, tokens) in all.take(blocks.end).skip(blocks.start) {
             if !held.add(hash, parent, tokens, own) {
                 return Applied::TooMany;
             }
@@ -167,7 +203,13 @@ impl NaiveIndex {
         Applied::Yes
     }
 
-    fn remove(&mut self, worker: WorkerId, rank: DpRank, removed: &BlockRemoved) -> Applied {
+    fn remove(
+        &mut self,
+        worker: WorkerId,
+        rank: DpRank,
+        removed: &BlockRemoved,
+        blocks: Range<usize>,
+    ) -> Applied {
         if removed.medium != Medium::Device {
             return Applied::Ignored;
         }
@@ -175,7 +217,7 @@ impl NaiveIndex {
         if removed.group.is_some_and(|g| held.other_groups.contains(&g)) {
             return Applied::Ignored;
         }
-        for &hash in &removed.block_hashes {
+        for &hash in removed.block_hashes.iter().take(blocks.end).skip(blocks.start) {
             held.remove(hash);
         }
         Applied::Yes
@@ -194,7 +236,7 @@ impl NaiveIndex {
     /// When one is violated.
     pub fn check(&self) {
         for held in self.targets.values() {
-            let (mut stand, mut wait) = (0, 0);
+            let (mut stand, mut wait, mut kept) = (0, 0, 0);
             let mut keys: Vec<_> = held.blocks.iter().collect();
             keys.sort_by_key(|(k, _)| **k);
             for (hash, block) in keys {
@@ -204,9 +246,10 @@ impl NaiveIndex {
                         stand += 1;
                         assert!(held.chains.contains_key(chain), "a chain that nobody counts");
                     }
-                    Place::Waits { parent, .. } => {
+                    Place::Waits { parent, tokens, .. } => {
                         wait += 1;
-                        let waits = held.waiting[parent].contains(hash);
+                        kept += tokens.len();
+                        let waits = held.waiting.contains(&(*parent, *hash));
                         assert!(waits, "an orphan that waits for nobody");
                     }
                 }
@@ -214,7 +257,9 @@ impl NaiveIndex {
             let mut counts: Vec<_> = held.chains.values().copied().collect();
             counts.sort_unstable();
             assert_eq!(stand, counts.iter().sum::<u32>(), "chains and blocks disagree");
-            assert_eq!(wait, held.orphans, "the count of orphans");
+            let orphans = (held.waiting.len(), held.waiting_tokens);
+            assert_eq!((wait, kept), orphans, "the orphans and their tokens");
+            assert!(wait <= MAX_WAITING && kept <= MAX_WAITING_TOKENS, "too many orphans");
         }
     }
 }
@@ -245,12 +290,16 @@ impl Held {
             Some(&Place::Stands { chain, space }) => {
                 self.stand(hash, Some(chain), tokens, own.unwrap_or(space));
             }
-            _ if self.orphans >= MAX_WAITING => return false,
+            _ if self.waiting.len() >= MAX_WAITING
+                || self.waiting_tokens + tokens.len() > MAX_WAITING_TOKENS =>
+            {
+                return false;
+            }
             _ => {
-                self.orphans += 1;
+                self.waiting_tokens += tokens.len();
                 let place = Place::Waits { parent, tokens: tokens.into(), own };
                 self.blocks.insert(hash, Block { place, copies: 1 });
-                self.waiting.entry(parent).or_default().push(hash);
+                self.waiting.insert((parent, hash));
             }
         }
         true
@@ -271,13 +320,15 @@ impl Held {
         *self.chains.entry(chain).or_default() += 1;
         let mut todo = vec![(hash, chain, space)];
         while let Some((hash, before, space)) = todo.pop() {
-            for child in self.waiting.remove(&hash).unwrap_or_default() {
+            let children = (hash, EngineHash(0))..=(hash, EngineHash(u64::MAX));
+            while let Some(&(_, child)) = self.waiting.range(children.clone()).next() {
+                self.waiting.remove(&(hash, child));
                 let Some(block) = self.blocks.get_mut(&child) else { continue };
                 let Place::Waits { tokens, own, .. } = &block.place else { continue };
                 let space = own.unwrap_or(space);
                 let chain = before.then(space.local(tokens));
+                self.waiting_tokens -= tokens.len();
                 block.place = Place::Stands { chain, space };
-                self.orphans -= 1;
                 *self.chains.entry(chain).or_default() += 1;
                 todo.push((child, chain, space));
             }
@@ -299,14 +350,9 @@ impl Held {
                     }
                 }
             }
-            Some(Place::Waits { parent, .. }) => {
-                self.orphans -= 1;
-                if let Some(siblings) = self.waiting.get_mut(&parent) {
-                    siblings.retain(|s| *s != hash);
-                    if siblings.is_empty() {
-                        self.waiting.remove(&parent);
-                    }
-                }
+            Some(Place::Waits { parent, tokens, .. }) => {
+                self.waiting_tokens -= tokens.len();
+                self.waiting.remove(&(parent, hash));
             }
             None => {}
         }

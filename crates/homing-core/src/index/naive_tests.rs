@@ -119,6 +119,47 @@ fn f22_a_feed_of_orphans_fills_no_memory() {
 }
 
 #[test]
+fn f22_what_orphans_keep_and_what_groups_there_are_is_bounded() {
+    let orphan = |i: u64, size: u32| {
+        KvEvent::Stored(BlockStored {
+            block_hashes: vec![EngineHash(i)],
+            parent: Some(EngineHash(1_000_000 + i)),
+            token_ids: vec![7; size as usize],
+            block_size: size,
+            full_attention: true,
+            ..Default::default()
+        })
+    };
+    let mut index = NaiveIndex::default();
+    for size in [0, MAX_BLOCK_SIZE + 1] {
+        assert_eq!(index.apply(W, R, &orphan(0, size)), Applied::CountMismatch);
+        assert_eq!(index.block_size(), None, "and it teaches nothing");
+    }
+    let room = MAX_WAITING_TOKENS as u64 / u64::from(MAX_BLOCK_SIZE);
+    for i in 0..room {
+        assert_eq!(index.apply(W, R, &orphan(i, MAX_BLOCK_SIZE)), Applied::Yes);
+    }
+    assert_eq!(index.apply(W, R, &orphan(room, MAX_BLOCK_SIZE)), Applied::TooMany);
+    index.check();
+    index.apply(W, R, &removed(&[3]));
+    assert_eq!(index.apply(W, R, &orphan(room, MAX_BLOCK_SIZE)), Applied::Yes, "room was made");
+    // One of them gets its place, and needs its tokens no more.
+    let KvEvent::Stored(parent) = orphan(1_000_005, MAX_BLOCK_SIZE) else { unreachable!() };
+    let parent = KvEvent::Stored(BlockStored { parent: None, ..parent });
+    assert_eq!(index.apply(W, R, &parent), Applied::Yes);
+    assert_eq!(index.apply(W, R, &orphan(room + 1, MAX_BLOCK_SIZE)), Applied::Yes);
+    assert_eq!(index.apply(W, R, &orphan(room + 2, MAX_BLOCK_SIZE)), Applied::TooMany);
+    index.check();
+
+    let group = |g| KvEvent::Stored(BlockStored { group: Some(g), ..BlockStored::default() });
+    for g in 0..MAX_GROUPS as u32 {
+        assert_eq!(index.apply(W, R, &group(g)), Applied::Ignored);
+    }
+    assert_eq!(index.apply(W, R, &group(MAX_GROUPS as u32)), Applied::TooMany);
+    assert_eq!(index.apply(W, R, &group(5)), Applied::Ignored, "those known stay known");
+}
+
+#[test]
 fn f23_cleared_means_cleared_and_only_this_rank() {
     let mut index = NaiveIndex::default();
     index.apply(W, R, &stored(None, &[(1, [1, 1])]));

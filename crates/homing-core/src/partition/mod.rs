@@ -28,6 +28,16 @@ use std::collections::VecDeque;
 
 /// Bindings that one tick drops at most, so that no request waits behind an expiry storm (R14).
 const EXPIRE_AT_ONCE: usize = 1024;
+/// Requests whose deadline has passed that one tick wakes at most, for the same reason.
+const WAKE_AT_ONCE: usize = 1024;
+/// A debug build looks at the invariants after each of so many calls, and later after one in
+/// [`CHECK_ONE_IN`]: checks walk whole tables, and a debug build under load must not get slower with
+/// every session. Tests that want each step checked call [`Partition::check`] themselves.
+#[cfg(debug_assertions)]
+const CHECK_ALL_OF: u32 = 4096;
+/// See [`CHECK_ALL_OF`].
+#[cfg(debug_assertions)]
+const CHECK_ONE_IN: u32 = 64;
 
 /// What a partition counts, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +77,9 @@ pub struct Partition {
     /// A worker was lost, and not all who wait have looked since: one of them may wait in vain (F43).
     worker_lost: bool,
     outcomes: [u64; 9],
+    /// How often invariants could have been looked at.
+    #[cfg(debug_assertions)]
+    calls: u32,
 }
 
 /// One worker's part in a partition, as the admin API shows it.
@@ -94,13 +107,16 @@ impl Partition {
             outputs: VecDeque::new(),
             worker_lost: false,
             outcomes: [0; 9],
+            #[cfg(debug_assertions)]
+            calls: 0,
             settings,
         }
     }
 
-    /// A worker is new here, or has changed.
+    /// A worker is new here, or has changed. Nobody is woken for one that is as it was.
     pub fn set_row(&mut self, row: Row) {
         match self.rows.binary_search_by_key(&row.info.id, |r| r.info.id) {
+            Ok(i) if self.rows[i] == row => return,
             Ok(i) => {
                 let old = &self.rows[i];
                 self.worker_lost |= old.state == State::Ready
@@ -277,12 +293,14 @@ impl Partition {
         }
     }
 
-    /// Does what is due; call it when [`Self::poll_timeout`] says so.
+    /// Does what is due, up to a bound; call it when [`Self::poll_timeout`] says so. While that says a
+    /// time that has passed, more is due at once.
     pub fn handle_timeout(&mut self, now: Time) {
         if let Some(table) = &mut self.table {
             table.expire(now, EXPIRE_AT_ONCE);
         }
-        while let Some(wait) = self.queue.wake_overdue(now) {
+        for _ in 0..WAKE_AT_ONCE {
+            let Some(wait) = self.queue.wake_overdue(now) else { break };
             self.outputs.push_back(Output::Wake(TicketId::new(self.id, wait)));
         }
         self.debug_check();
@@ -298,6 +316,12 @@ impl Partition {
     /// What to do next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
+    }
+
+    /// How many outputs there are to poll.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.outputs.len()
     }
 
     /// The sessions, if sessions are kept at all.
@@ -346,14 +370,20 @@ impl Partition {
         self.outcomes[outcome as usize] += 1;
     }
 
-    fn checked(&self, admission: Admission) -> Admission {
+    fn checked(&mut self, admission: Admission) -> Admission {
         self.debug_check();
         admission
     }
 
-    fn debug_check(&self) {
+    /// After every public mutator, in debug builds.
+    fn debug_check(&mut self) {
         #[cfg(debug_assertions)]
-        crate::check::sometimes(|| self.check());
+        {
+            self.calls = self.calls.wrapping_add(1);
+            if self.calls <= CHECK_ALL_OF || self.calls.is_multiple_of(CHECK_ONE_IN) {
+                self.check();
+            }
+        }
     }
 
     /// Invariants, after every public call.

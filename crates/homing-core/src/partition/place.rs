@@ -7,10 +7,12 @@ use crate::explain::Placement;
 use crate::fleet::State;
 use crate::fleet::registry::Row;
 use crate::ids::{DpRank, NameId, Target};
+use crate::index::{Overlap, Overlaps};
 use crate::load::Load;
 use crate::select::{Candidate, Candidates, Demand, pick};
 use crate::settings::OnDown;
 use crate::time::Time;
+use std::borrow::Cow;
 
 impl Partition {
     pub(super) fn place(
@@ -75,6 +77,8 @@ impl Partition {
 
     /// Live, selectable, serving the name, and not excluded by an earlier failure of this request.
     pub(super) fn eligible(&self, ask: &Ask) -> Candidates {
+        let overlaps = in_order(&ask.overlaps);
+        let mut overlaps = overlaps.iter().peekable();
         let rows = self.rows.iter().enumerate();
         let usable = rows.filter(|(_, r)| {
             r.state == State::Ready
@@ -84,7 +88,9 @@ impl Partition {
         usable
             .map(|(row, r)| {
                 let (worker, rank) = (r.info.id, DpRank(0));
-                let overlap = ask.overlaps.iter().find(|o| o.worker == worker && o.rank == rank);
+                // Both are in the order of ids: one walk beside the other.
+                while overlaps.next_if(|o| (o.worker, o.rank) < (worker, rank)).is_some() {}
+                let overlap = overlaps.next_if(|o| (o.worker, o.rank) == (worker, rank));
                 let homes = self.table.as_ref().map_or(0, |t| t.bindings_of(worker));
                 Candidate {
                     worker,
@@ -176,6 +182,17 @@ impl Partition {
         };
         self.refuse(cause, with_session)
     }
+}
+
+/// The overlaps in the order of ids: as they are if they come from the index, which keeps that order.
+fn in_order(overlaps: &Overlaps) -> Cow<'_, [Overlap]> {
+    let id = |o: &Overlap| (o.worker, o.rank);
+    if overlaps.is_sorted_by_key(id) {
+        return Cow::Borrowed(overlaps);
+    }
+    let mut sorted = overlaps.to_vec();
+    sorted.sort_by_key(id);
+    Cow::Owned(sorted)
 }
 
 pub(super) fn demand(ask: &Ask) -> Demand {

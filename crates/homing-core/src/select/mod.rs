@@ -3,9 +3,9 @@
 //! The filter and the pin rule are one for all policies (R21); a policy only says what a candidate
 //! costs. Near-ties are broken at random, so that routers don't herd (F15).
 //!
-//! * [`policy`]: the costs.
+//! * `policy`: the costs.
 
-pub mod policy;
+pub(crate) mod policy;
 
 use crate::dice::Dice;
 use crate::ids::{DpRank, Target, WorkerId};
@@ -39,21 +39,21 @@ impl Candidate {
 }
 
 /// The candidates of one request; no allocation for usual fleets.
-pub type Candidates = SmallVec<[Candidate; 16]>;
+pub(crate) type Candidates = SmallVec<[Candidate; 16]>;
 
 /// What a request demands of its target.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Demand {
+pub(crate) struct Demand {
     /// Prompt tokens.
-    pub tokens: u32,
+    pub(crate) tokens: u32,
     /// Tokens per block; 0 where unknown.
-    pub block_size: u32,
+    pub(crate) block_size: u32,
 }
 
 impl Demand {
     /// Prompt tokens that a target with `overlap` leading blocks must compute.
     #[must_use]
-    pub fn uncached(&self, overlap: u32) -> u32 {
+    pub(crate) fn uncached(&self, overlap: u32) -> u32 {
         self.tokens.saturating_sub(overlap.saturating_mul(self.block_size))
     }
 }
@@ -62,7 +62,7 @@ impl Demand {
 const NEAR: f64 = 1e-9;
 
 /// Picks one of `candidates`; `None` if there are none.
-pub fn pick(
+pub(crate) fn pick(
     policy: &mut Policy,
     demand: &Demand,
     candidates: &[Candidate],

@@ -9,14 +9,14 @@ const USUAL_BLOCK: f64 = 16.0;
 
 /// The weights of the `kv` policy, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KvWeights {
+pub(crate) struct KvWeights {
     /// What one block of prefill costs against one block that is being decoded.
-    pub prefill: f64,
+    pub(crate) prefill: f64,
     /// What one active request costs besides its blocks: its share of every step.
-    pub request: f64,
+    pub(crate) request: f64,
     /// What one session at home costs: it will come again and wants its blocks kept. Without this, an
     /// idle moment makes every worker look alike, and shared openers draw all sessions to one cache.
-    pub home: f64,
+    pub(crate) home: f64,
 }
 
 impl Default for KvWeights {
@@ -27,7 +27,7 @@ impl Default for KvWeights {
 
 /// A policy with its state.
 #[derive(Clone, Debug)]
-pub enum Policy {
+pub(crate) enum Policy {
     /// Fewest blocks to compute and to decode; the field's usual formula, and homes.
     Kv(KvWeights),
     /// Fewest active requests, then fewest prompt tokens to compute.
@@ -44,7 +44,7 @@ pub enum Policy {
 impl Policy {
     /// The policy of this kind, fresh.
     #[must_use]
-    pub fn new(kind: PolicyKind) -> Self {
+    pub(crate) fn new(kind: PolicyKind) -> Self {
         match kind {
             PolicyKind::Kv => Self::Kv(KvWeights::default()),
             PolicyKind::LeastLoaded => Self::LeastLoaded,
@@ -59,7 +59,7 @@ impl Policy {
     /// `kv`: `prefill * (waiting prefill + this prompt's uncached part) + decode + request * active
     /// + home * homes`, in blocks.
     #[must_use]
-    pub fn cost(&self, demand: &Demand, c: &Candidate) -> f64 {
+    pub(crate) fn cost(&self, demand: &Demand, c: &Candidate) -> f64 {
         match self {
             Self::Kv(w) => {
                 let block =

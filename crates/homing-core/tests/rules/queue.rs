@@ -3,7 +3,9 @@
 use super::world::*;
 use homing_core::affinity::Outcome;
 use homing_core::ask::{Abandon, Admission, Cause, Failure, Output, Ticket, TicketId};
+use homing_core::fleet::Probe;
 use homing_core::settings::Mode;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn woken(w: &World) -> Option<TicketId> {
@@ -309,6 +311,58 @@ fn queue_freeing_by_any_end_wakes() {
         let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
         while woken(&w).is_some() {}
     }
+    w.quiesce();
+}
+
+#[test]
+fn queue_a_probe_that_changes_nothing_wakes_nobody() {
+    let mut w = World::with(queueing(8), 0);
+    let (a, b) = (w.up("a", &[MODEL, "x-lora"]), w.up("b", &[MODEL]));
+    let (_, _, busy) = w.start(w.ask_for("x-lora", None));
+    // It waits for a, and has learned that b, though free, is not for it.
+    let ticket = w.waiting(w.ask_for("x-lora", None));
+    assert_eq!(woken(&w), Some(ticket.id()));
+    let Admission::Waiting(ticket) = w.claim(ticket) else { panic!("its worker is busy") };
+    for id in [a, b, a, b] {
+        w.probe(id, Probe::Good);
+        w.probe(id, Probe::Bad);
+    }
+    w.serves(b, &[MODEL]);
+    assert_eq!(woken(&w), None);
+    w.serves(b, &[MODEL, "x-lora"]);
+    let grant = claimed(&w, ticket);
+    assert_eq!(grant.worker().id, b, "a name more, without any other event, does wake");
+    let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+    w.finish(busy);
+    w.quiesce();
+}
+
+#[test]
+fn queue_a_tick_wakes_a_bounded_number_and_says_that_there_are_more() {
+    const WAITING: usize = 2500;
+    let mut w = World::with(queueing(WAITING), 1);
+    let (_, _, busy) = w.start(w.plain());
+    let mut tickets: BTreeMap<_, _> = (0..WAITING)
+        .map(|_| match w.core.admit(w.now, w.plain()) {
+            Admission::Waiting(ticket) => (ticket.id(), ticket),
+            other => panic!("not waiting: {other:?}"),
+        })
+        .collect();
+    w.pass(Duration::from_secs(30));
+    let mut ticks = 0;
+    while w.core.poll_timeout().is_some_and(|due| due <= w.now) {
+        w.core.handle_timeout(w.now);
+        ticks += 1;
+        let mut now_awake = 0;
+        while let Some(id) = woken(&w) {
+            let claim = w.core.claim(w.now, tickets.remove(&id).unwrap());
+            assert_eq!(refused(claim).cause, Cause::Timeout);
+            now_awake += 1;
+        }
+        assert!((1..=1024).contains(&now_awake), "{now_awake}");
+    }
+    assert_eq!((ticks, tickets.len()), (3, 0));
+    w.finish(busy);
     w.quiesce();
 }
 

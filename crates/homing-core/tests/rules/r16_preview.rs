@@ -3,7 +3,8 @@
 use super::world::*;
 use homing_core::affinity::Steer;
 use homing_core::ask::{Abandon, Admission};
-use homing_core::ids::Target;
+use homing_core::ids::{DpRank, Target};
+use homing_core::index::Overlap;
 use homing_core::settings::{CoreSettings, OnDown};
 
 #[test]
@@ -65,7 +66,7 @@ fn r16_preview_foretells_the_decision() {
 fn r16_preview_shows_what_the_session_asks_and_every_candidate() {
     let mut w = World::new(3);
     let (home, _) = w.turn(w.hard("s"));
-    let target = Target { worker: home, rank: Some(homing_core::ids::DpRank(0)) };
+    let target = Target { worker: home, rank: Some(DpRank(0)) };
     let hard = w.core.preview(w.now, &w.hard("s")).unwrap();
     assert_eq!((hard.steer, hard.candidates.len()), (Some(Steer::Pin(target)), 3));
     let soft = w.core.preview(w.now, &w.soft("s")).unwrap();
@@ -74,6 +75,26 @@ fn r16_preview_shows_what_the_session_asks_and_every_candidate() {
     let away = w.core.preview(w.now, &w.hard("s")).unwrap();
     assert_eq!((away.steer, away.candidates.len()), (None, 2));
     assert_eq!(w.home("s"), Some(home), "and the binding stands");
+}
+
+#[test]
+fn r16_overlaps_meet_their_workers_whatever_their_order() {
+    let mut w = World::new(5);
+    let ids: Vec<_> = w.core.workers().iter().map(|v| v.info.id).collect();
+    w.down(ids[1]);
+    let overlap = |i: usize, rank| Overlap { worker: ids[i], rank: DpRank(rank), blocks: i as u32 };
+    // One who is down, a rank that is not ours, and two who hold nothing.
+    let overlaps = [overlap(1, 0), overlap(2, 0), overlap(2, 3), overlap(4, 0)];
+    let shown = |order: &[usize]| {
+        let mut ask = w.plain();
+        ask.overlaps = order.iter().map(|i| overlaps[*i]).collect();
+        let preview = w.core.preview(w.now, &ask).unwrap();
+        preview.candidates.iter().map(|(c, _)| (c.worker, c.overlap)).collect::<Vec<_>>()
+    };
+    let want = [(ids[0], 0), (ids[2], 2), (ids[3], 0), (ids[4], 4)];
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        assert_eq!(shown(&order), want, "{order:?}");
+    }
 }
 
 #[test]
