@@ -16,7 +16,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
+
+/// Tasks without streams end within this, or something is wrong with them.
+const TASKS_GRACE: Duration = Duration::from_secs(5);
 
 /// Why the router doesn't start.
 #[derive(Debug, Error)]
@@ -68,6 +72,17 @@ impl Server {
     /// # Errors
     /// [`StartError`]; nothing is left running then.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        let life = Lifecycle::default();
+        let started = Self::start_parts(settings, life.clone()).await;
+        if started.is_err() {
+            // The parts before the one that failed.
+            life.shut_down(Duration::ZERO).await;
+            life.finish(TASKS_GRACE).await;
+        }
+        started
+    }
+
+    async fn start_parts(settings: Settings, life: Lifecycle) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
         let system = |what| move |cause: String| StartError::System { what, cause };
         let mut entropy = [0u8; 32];
@@ -75,7 +90,6 @@ impl Server {
         let prompts = load_prompts(&settings)?;
         let shell = Shell::new(&settings, &entropy);
         try_templates(&prompts, shell.now());
-        let life = Lifecycle::default();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool = ComputePool::start(cores).map_err(|e| system("threads")(e.to_string()))?;
         let ingest = match settings.index.source {
@@ -101,9 +115,9 @@ impl Server {
         let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, life.clone());
         life.spawn(fleet.clone().follow(discovery::static_list(settings.workers.clone())));
         let keep_time = shell.clone().keep_time();
-        let stopping = life.stopping().clone();
+        let finished = life.finished().clone();
         life.spawn(async move {
-            stopping.run_until_cancelled(keep_time).await;
+            finished.run_until_cancelled(keep_time).await;
         });
         // Not tracked: it outlives the drain, which it reports, and ends with the runtime.
         tokio::spawn(admin::serve(admin_listener, shell.clone(), fleet, life.clone()));
@@ -128,11 +142,12 @@ impl Server {
         &self.shell
     }
 
-    /// Unready, then nothing new, then waits for running streams. False if some were cut off.
+    /// Unready, then nothing new, then waits for running streams, for which time and probes go on. False
+    /// if some were cut off.
     pub async fn shut_down(self) -> bool {
         self.life.shut_down(self.settings.gateway.shutdown_delay).await;
         let streams = self.gateway.ended().await;
-        let tasks = self.life.ended(std::time::Duration::from_secs(5)).await;
+        let tasks = self.life.finish(TASKS_GRACE).await;
         streams && tasks
     }
 }

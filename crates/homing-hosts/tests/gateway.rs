@@ -9,8 +9,10 @@
 #![expect(clippy::unwrap_used, reason = "tests, and the helpers that only tests use")]
 
 mod gateway {
+    mod admin;
     mod answers;
     mod client;
+    mod draining;
     mod ends;
     mod limits;
     mod log;

@@ -1,4 +1,7 @@
 //! Tasks and how they end: nothing is spawned that nobody waits for.
+//!
+//! The way out has three stages, since requests that run still need what the tasks do (deadlines in the
+//! queue, probes): draining, stopping, finished.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,6 +13,7 @@ use tokio_util::task::TaskTracker;
 pub struct Lifecycle {
     draining: CancellationToken,
     stopping: CancellationToken,
+    finished: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -18,13 +22,14 @@ impl Default for Lifecycle {
         Self {
             draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
+            finished: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }
     }
 }
 
 impl Lifecycle {
-    /// Spawns a task on the current runtime; it must end soon after [`Self::stopping`].
+    /// Spawns a task on the current runtime; it must end soon after [`Self::finished`].
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
@@ -35,10 +40,16 @@ impl Lifecycle {
         &self.draining
     }
 
-    /// Cancelled when nothing new is taken any more.
+    /// Cancelled when nothing new is taken any more; what runs and what waits goes on.
     #[must_use]
     pub fn stopping(&self) -> &CancellationToken {
         &self.stopping
+    }
+
+    /// Cancelled when no request is left: time, probes and discovery end.
+    #[must_use]
+    pub fn finished(&self) -> &CancellationToken {
+        &self.finished
     }
 
     /// The stop signal: unready for `delay`, then stopping.
@@ -48,8 +59,10 @@ impl Lifecycle {
         self.stopping.cancel();
     }
 
-    /// Waits until every task has ended, `grace` at most; false if some had not.
-    pub async fn ended(&self, grace: Duration) -> bool {
+    /// The last request is over: waits until every task has ended, `grace` at most; false if some had
+    /// not.
+    pub async fn finish(&self, grace: Duration) -> bool {
+        self.finished.cancel();
         self.tasks.close();
         tokio::time::timeout(grace, self.tasks.wait()).await.is_ok()
     }

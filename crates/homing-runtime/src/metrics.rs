@@ -137,7 +137,7 @@ impl Metrics {
             let help = "Mean gap between the events of a stream, once a stream";
             r.register("inter_token_latency_seconds", help, m.between_tokens.clone());
             r.register("retries", "Requests moved to another worker", m.retries.clone());
-            let help = "Resolve, select and book";
+            let help = "Resolve, select and book, without waiting in the queue";
             r.register("selection_duration_seconds", help, m.selection.clone());
             r.register("index_lookup_seconds", "Prefix lookup", m.index_lookup.clone());
             r.register("queue_wait_seconds", "Time in the admission queue", m.queue_wait.clone());
@@ -157,6 +157,13 @@ impl Metrics {
     pub fn watch(shell: &Arc<Shell>, feeds: Arc<FeedBook>) {
         let watcher = Watcher { shell: Arc::downgrade(shell), feeds };
         shell.metrics().registry.lock().register_collector(Box::new(watcher));
+    }
+
+    /// Adds the number of log lines that were lost, `homing_log_lines_dropped_total`: `dropped` asks
+    /// whoever writes the log. Once a shell.
+    pub fn watch_log_drops(shell: &Arc<Shell>, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
+        let drops = LogDrops(Box::new(dropped));
+        shell.metrics().registry.lock().register_collector(Box::new(drops));
     }
 
     /// A request has been answered; `seconds` from its head to its end.
@@ -190,6 +197,23 @@ impl Metrics {
         let mut text = String::new();
         encode(&mut text, &self.registry.lock())?;
         Ok(text)
+    }
+}
+
+/// Reads another's count of lost log lines at each scrape.
+struct LogDrops(Box<dyn Fn() -> u64 + Send + Sync>);
+
+impl fmt::Debug for LogDrops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LogDrops(..)")
+    }
+}
+
+impl Collector for LogDrops {
+    fn encode(&self, mut e: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Log lines lost because whoever reads the log was too slow";
+        let lost: Series<'_> = (&[], (self.0)());
+        family(&mut e, "log_lines_dropped", help, MetricType::Counter, [lost])
     }
 }
 
@@ -254,8 +278,11 @@ impl Collector for Watcher {
         let full = sum(&|s| s.full_table);
         let help = "Sessions routed unbound, the table being full";
         family(&mut e, "affinity_full_table_fallbacks", help, counter, one(full))?;
-        let help =
-            "Requests that wait for another's selection: none do, since selection doesn't wait";
+        let expired = sum(&|s| s.expired);
+        let help = "Sessions that idled out";
+        family(&mut e, "affinity_expired", help, counter, one(expired))?;
+        let help = "Requests that wait for another's selection: always 0, since selection never waits \
+                    here; the series is kept for dashboards that know it";
         family(&mut e, "affinity_waiters", help, gauge, one(0))?;
         let moves: Vec<_> =
             MoveReason::ALL.map(|r| ([("reason", r.word())], sum(&|s| s.moves[r as usize]))).into();
@@ -292,3 +319,7 @@ impl Collector for Watcher {
         family(&mut e, "kv_event_gaps", "Holes in a worker's event stream", counter, series)
     }
 }
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

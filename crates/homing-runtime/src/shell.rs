@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::settings::{self, AffinityMode, Policy, Settings};
@@ -88,7 +88,9 @@ impl Shell {
     /// # Errors
     /// The core's refusal; nothing is held then.
     pub async fn admit(self: &Arc<Self>, ask: Ask) -> Result<Granted, Refusal> {
+        let began = Instant::now();
         let admission = self.core.admit(self.now(), ask);
+        self.metrics.selection.observe(began.elapsed().as_secs_f64());
         self.settle(admission).await
     }
 
@@ -160,13 +162,16 @@ impl Shell {
     pub async fn keep_time(self: Arc<Self>) {
         // A deadline that is set while this sleeps is met at the next look, at most this much late.
         const LOOK: Duration = Duration::from_millis(100);
+        // One look does a bounded part of what is due; requests get their turn before the next part.
+        const PART: Duration = Duration::from_millis(1);
+        let due = |now| self.core.poll_timeout().is_some_and(|due| due <= now);
         loop {
             let now = self.now();
-            if self.core.poll_timeout().is_some_and(|due| due <= now) {
+            if due(now) {
                 self.core.handle_timeout(now);
                 self.pump();
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(if due(now) { PART } else { LOOK }).await;
         }
     }
 

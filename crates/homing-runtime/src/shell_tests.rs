@@ -65,6 +65,25 @@ async fn who_tried_in_vain_sleeps_on_and_is_called_again() {
 }
 
 #[tokio::test]
+async fn a_selection_is_measured_once_and_before_any_waiting() {
+    let shell = shell(NARROW, &["a"]);
+    let measured = |wanted: u32| {
+        let line = format!("homing_selection_duration_seconds_count {wanted}");
+        let text = shell.metrics().text().unwrap();
+        assert!(text.lines().any(|l| l == line), "{line}: {text}");
+    };
+    measured(0);
+    let running = shell.admit(ask(&shell, "")).await.unwrap();
+    measured(1);
+    let mut waiting = Box::pin(shell.admit(ask(&shell, "")));
+    assert!(now(&mut waiting).await.is_none());
+    measured(2);
+    drop(running);
+    assert!(now(&mut waiting).await.is_some_and(|r| r.is_ok()));
+    measured(2);
+}
+
+#[tokio::test]
 async fn r08_a_new_worker_calls_who_waits() {
     let shell = shell(NARROW, &["a"]);
     let running = shell.admit(ask(&shell, "")).await.unwrap();

@@ -9,8 +9,14 @@ use homing_core::hash::Prompt;
 use homing_core::ids::WorkerId;
 use homing_core::partition::Stats;
 use homing_core::settings::Mode;
+use parking_lot::Mutex;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event, Level, Metadata, Subscriber};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -92,4 +98,51 @@ pub(crate) async fn now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> 
         })
     })
     .await
+}
+
+/// The messages that this thread logs at warn and above while the guard lives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    pub(crate) fn listen() -> (Self, DefaultGuard) {
+        let lines = Self::default();
+        (lines.clone(), tracing::subscriber::set_default(lines))
+    }
+
+    pub(crate) fn count(&self, message: &str) -> usize {
+        self.0.lock().iter().filter(|l| *l == message).count()
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Message(&mut self.0.lock()));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+struct Message<'a>(&'a mut Vec<String>);
+
+impl Visit for Message<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.0.push(format!("{value:?}"));
+        }
+    }
 }

@@ -5,6 +5,7 @@ use crate::sources::Flags;
 use crate::{Failure, logging};
 use anyhow::anyhow;
 use homing_hosts::{Server, StartError};
+use homing_runtime::metrics::Metrics;
 
 /// The flags of `homing serve`.
 #[derive(Debug, clap::Args)]
@@ -36,6 +37,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 Failure::Failed(anyhow!(error))
             }
         })?;
+        let dropped = logging.dropped();
+        Metrics::watch_log_drops(server.shell(), move || dropped.dropped_lines() as u64);
         println!("gateway on http://{}", server.gateway_address());
         println!("admin on http://{}", server.admin_address());
         signals.next().await;

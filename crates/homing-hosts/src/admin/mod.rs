@@ -8,12 +8,16 @@
 //! | `GET /admin/workers` | every worker, its state and its load |
 //! | `DELETE /admin/workers/{id}` | removes one: it has departed, running streams finish |
 //! | `GET /admin/sessions?limit=N` | what is bound where |
+//!
+//! It has no login; `host` keeps web pages out.
+
+mod host;
 
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use homing_core::core::WorkerView;
 use homing_runtime::fleet::Fleet;
 use homing_runtime::lifecycle::Lifecycle;
@@ -49,6 +53,7 @@ pub async fn serve(
         .route("/admin/workers", get(workers))
         .route("/admin/workers/{id}", delete(remove_worker))
         .route("/admin/sessions", get(sessions))
+        .layer(middleware::from_fn(host::check))
         .with_state(admin);
     if let Err(error) = axum::serve(listener, app).await {
         tracing::error!(%error, "the admin server has ended");

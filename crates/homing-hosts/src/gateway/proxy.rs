@@ -20,7 +20,6 @@ use http::{Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use std::pin::Pin;
-use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 /// A body's room is made at once up to this size; a longer one grows as it comes, so that a client
@@ -107,7 +106,7 @@ async fn ask(
     let with_session = named.is_some() && gateway.settings.affinity.ttl.is_some();
     let unroutable = |e| Error::route(&common.model, e).with_session(with_session);
     let route = core.route(&common.model).map_err(unroutable)?;
-    record.model = Some(Arc::from(&*common.model));
+    record.model = Some(route.model.clone());
     let session = named.map(|n| n.key(gateway, &route));
     record.session = session.map(|(key, _)| gateway.shell.secret().digest(key));
     if with_session {
@@ -196,12 +195,12 @@ impl Sending<'_> {
     async fn place(&self, mut ask: Ask, record: &mut Record) -> Result<Answer, Failed> {
         let shell = &self.gateway.shell;
         loop {
-            let began = std::time::Instant::now();
-            ask.overlaps = shell.core().overlaps(ask.partition, &ask.prompt);
-            let looked_up = began.elapsed();
-            shell.metrics().index_lookup.observe(looked_up.as_secs_f64());
+            if !ask.prompt.chain.is_empty() {
+                let began = std::time::Instant::now();
+                ask.overlaps = shell.core().overlaps(ask.partition, &ask.prompt);
+                shell.metrics().index_lookup.observe(began.elapsed().as_secs_f64());
+            }
             let mut granted = shell.admit(ask).await.map_err(Error::refusal)?;
-            shell.metrics().selection.observe((began.elapsed() - looked_up).as_secs_f64());
             ask = loop {
                 match self.attempt(granted, record).await? {
                     Attempt::Answered(answer) => return Ok(answer),

@@ -203,5 +203,5 @@ pub(super) fn streamed(headers: &[(&str, &str)]) -> Vec<u8> {
 }
 
 pub(super) fn get(path: &str) -> Vec<u8> {
-    format!("GET {path} HTTP/1.1\r\nhost: router\r\n\r\n").into_bytes()
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").into_bytes()
 }

@@ -233,7 +233,7 @@ async fn f58_an_unknown_model_is_404_and_one_without_workers_503() {
     }
     assert!(waits.len() > 10, "jittered: {waits:?}");
     // A worker that has departed is one that was there: still no 404.
-    let gone = b"DELETE /admin/workers/w HTTP/1.1\r\nhost: a\r\n\r\n";
+    let gone = b"DELETE /admin/workers/w HTTP/1.1\r\nhost: [::1]\r\n\r\n";
     assert_eq!(world.admin(gone).await.status, 204);
     assert_retry(&world.ask(&of("m")).await, 503, "no_worker");
     world.end().await;

@@ -117,7 +117,7 @@ async fn f43_who_waits_is_refused_when_the_last_worker_departs() {
     let (worker, open) = gated().await;
     let world = World::start(&NARROW, &[&worker]).await;
     let (mut running, mut waiting) = one_runs_one_waits(&world, &worker).await;
-    let gone = b"DELETE /admin/workers/w HTTP/1.1\r\nhost: a\r\n\r\n";
+    let gone = b"DELETE /admin/workers/w HTTP/1.1\r\nhost: [::1]\r\n\r\n";
     assert_eq!(world.admin(gone).await.status, 204);
     let refused = in_time("the refusal", waiting.answer()).await;
     assert_eq!((refused.status, refused.code().as_str()), (503, "no_worker"));

@@ -7,7 +7,7 @@ use homing_core::fleet::State;
 use serde_json::Value;
 
 fn delete(worker: &str) -> Vec<u8> {
-    format!("DELETE /admin/workers/{worker} HTTP/1.1\r\nhost: a\r\n\r\n").into_bytes()
+    format!("DELETE /admin/workers/{worker} HTTP/1.1\r\nhost: [::1]\r\n\r\n").into_bytes()
 }
 
 #[tokio::test]

@@ -48,10 +48,10 @@ impl Fleet {
         Arc::new(Self { shell, settings, ingest, upstream, life, tended: Mutex::default() })
     }
 
-    /// Follows a discovery until it ends or the process stops.
+    /// Follows a discovery until it ends or the last request has.
     pub async fn follow(self: Arc<Self>, mut changes: Changes) {
-        let stopping = self.life.stopping().clone();
-        while let Some(Some(change)) = stopping.run_until_cancelled(changes.recv()).await {
+        let finished = self.life.finished().clone();
+        while let Some(Some(change)) = finished.run_until_cancelled(changes.recv()).await {
             match change {
                 Change::Reset(workers) => {
                     let gone: Vec<String> = {
@@ -89,7 +89,7 @@ impl Fleet {
             }
         }
         self.shell.pump();
-        let stop = self.life.stopping().child_token();
+        let stop = self.life.finished().child_token();
         if let Some(before) = self.tended.lock().insert(worker.id.clone(), stop.clone()) {
             before.cancel();
         }

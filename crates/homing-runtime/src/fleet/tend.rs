@@ -9,6 +9,7 @@ use crate::shell::Shell;
 use crate::upstream::Upstream;
 use bytes::Bytes;
 use homing_core::ask::Failure;
+use homing_core::fleet::registry::FleetError;
 use homing_core::fleet::{FleetChange, FleetEvent, Probe, ServedName};
 use homing_core::ids::WorkerId;
 use homing_wire::engine::metrics::Exposition;
@@ -37,8 +38,27 @@ pub(super) struct Tend {
     started_at: Option<f64>,
     /// Models for which a missing tokenizer was reported.
     told: BTreeSet<String>,
-    /// What was last said to be wrong with its health path.
-    ailing: Option<String>,
+    /// What is wrong with its health path.
+    ailing: Complaint,
+    /// Why it is not known what it serves.
+    unknown: Complaint,
+    /// Why it can't be used with what it serves.
+    unusable: Complaint,
+    /// Names that it serves and that belong to another pool.
+    taken: BTreeSet<Arc<str>>,
+}
+
+/// A reason to complain: what is wrong stays so for many probes, and is worth a line when it changes.
+#[derive(Debug, Default)]
+struct Complaint(Option<String>);
+
+impl Complaint {
+    /// How it is now, `None` where nothing is wrong. True if that is to be said.
+    fn is_news(&mut self, why: Option<String>) -> bool {
+        let news = why.is_some() && self.0 != why;
+        self.0 = why;
+        news
+    }
 }
 
 impl Tend {
@@ -49,7 +69,6 @@ impl Tend {
         upstream: Upstream,
         worker: Worker,
     ) -> Self {
-        let told = BTreeSet::new();
         Self {
             shell,
             settings,
@@ -58,8 +77,11 @@ impl Tend {
             worker,
             asked: None,
             started_at: None,
-            told,
-            ailing: None,
+            told: BTreeSet::new(),
+            ailing: Complaint::default(),
+            unknown: Complaint::default(),
+            unusable: Complaint::default(),
+            taken: BTreeSet::new(),
         }
     }
 
@@ -83,43 +105,39 @@ impl Tend {
             Err(Failure::Broken) => (Probe::Bad, Some("it breaks off".to_owned())),
             Err(Failure::Refused) => (Probe::Refused, None),
         };
-        if let Some(why) = &why
-            && self.ailing.as_ref() != Some(why)
-        {
+        if self.ailing.is_news(why.clone()) {
             let (worker, url) = (&self.worker.id, self.worker.url.to_string());
             tracing::warn!(worker, url, path, why, "the worker's health path");
         }
-        self.ailing = why;
         probe
     }
 
     /// Tells the core; false if the worker is not ours to tend any more.
     fn note(&mut self, probe: Probe) -> bool {
         let Some(id) = self.id() else { return false };
-        self.change(FleetChange::Probed(id, probe))
+        self.change(FleetChange::Probed(id, probe)).is_ok()
     }
 
     fn id(&self) -> Option<WorkerId> {
         self.shell.core().worker_named(&self.worker.id)
     }
 
-    fn change(&self, change: FleetChange) -> bool {
-        match self.shell.core().handle_fleet(self.shell.now(), change) {
-            Ok(events) => {
-                self.shell.note_fleet(&self.worker.id, &events);
-                self.shell.pump();
-                if let (Some(ingest), true) =
-                    (&self.ingest, events.iter().any(|e| matches!(e, FleetEvent::Reborn { .. })))
-                {
-                    ingest.reborn(&self.worker.id);
-                }
-                true
-            }
-            Err(error) => {
-                tracing::warn!(worker = self.worker.id, %error, "the worker can't be used");
-                false
-            }
+    fn change(&mut self, change: FleetChange) -> Result<(), FleetError> {
+        let serves = matches!(change, FleetChange::Serves(..));
+        let mut events = self.shell.core().handle_fleet(self.shell.now(), change)?;
+        if serves {
+            let name = |e: &FleetEvent| match e {
+                FleetEvent::NameTaken(_, name) => Some(name.clone()),
+                _ => None,
+            };
+            let taken = events.iter().filter_map(name).collect();
+            // The core says it each time; the log, when it is new.
+            events.retain(|e| name(e).is_none_or(|n| !self.taken.contains(&n)));
+            self.taken = taken;
         }
+        self.shell.note_fleet(&self.worker.id, &events);
+        self.shell.pump();
+        Ok(())
     }
 
     /// Asks what it serves, whenever that may have changed. True once it is known.
@@ -136,7 +154,8 @@ impl Tend {
         let restarted = matches!((self.started_at, started_at), (Some(a), Some(b)) if a != b);
         self.started_at = started_at.or(self.started_at);
         if restarted && self.asked.is_some_and(|(who, _)| who == id) {
-            self.change(FleetChange::Restarted(id));
+            // An error: another has seen it, too.
+            let _ = self.change(FleetChange::Restarted(id));
         }
         let Some(id) = self.id() else { return false };
         let served = match self.get("/v1/models").await {
@@ -147,18 +166,30 @@ impl Tend {
         let served = match served {
             Ok(served) => served,
             Err(error) => {
-                tracing::warn!(worker = self.worker.id, error, "what the worker serves is unknown");
+                if self.unknown.is_news(Some(error.clone())) {
+                    let worker = &self.worker.id;
+                    tracing::warn!(worker, error, "what the worker serves is unknown");
+                }
                 // What it served before stands.
                 return self.asked.is_some_and(|(who, _)| who == id);
             }
         };
+        self.unknown.is_news(None);
         self.tell_about_tokenizers(served.iter().map(|m| m.id.as_str()));
         let names = served
             .into_iter()
             .map(|m| ServedName { name: m.id, adapter: m.parent.is_some() })
             .collect();
-        if !self.change(FleetChange::Serves(id, names)) {
-            return false;
+        match self.change(FleetChange::Serves(id, names)) {
+            Ok(()) => _ = self.unusable.is_news(None),
+            // That life has ended meanwhile; the next probe is of the one after it.
+            Err(FleetError::UnknownWorker) => return false,
+            Err(error) => {
+                if self.unusable.is_news(Some(error.to_string())) {
+                    tracing::warn!(worker = self.worker.id, %error, "the worker can't be used");
+                }
+                return false;
+            }
         }
         self.asked = Some((id, 0));
         self.find_events().await;

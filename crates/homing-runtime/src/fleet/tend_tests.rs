@@ -7,7 +7,7 @@ use crate::ingest::Ingest;
 use crate::lifecycle::Lifecycle;
 use crate::settings::{Settings, Worker};
 use crate::shell::Shell;
-use crate::testing::{eventually, settings, state};
+use crate::testing::{Lines, eventually, settings, state};
 use homing_core::fleet::{RouteError, State};
 use homing_core::ids::WorkerId;
 use parking_lot::Mutex;
@@ -168,7 +168,7 @@ impl World {
     /// Every task ends with the router.
     async fn end(self) {
         self.life.shut_down(Duration::ZERO).await;
-        assert!(self.life.ended(Duration::from_secs(30)).await, "a task goes on (F44)");
+        assert!(self.life.finish(Duration::from_secs(30)).await, "a task goes on (F44)");
     }
 }
 
@@ -368,5 +368,70 @@ async fn a_worker_without_events_is_known_as_such_and_a_configured_feed_is_follo
     assert_eq!(world.fleet.index_state("quiet"), "none");
     assert!(world.fleet.remove("told"));
     assert_eq!(world.fleet.index_state("told"), "none", "F56");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn probes_and_discovery_go_on_until_the_last_request_has_ended() {
+    let (mut engine, other) = (Engine::up(), Engine::up());
+    let world = World::empty("", |_| None);
+    let (changes, stream) = tokio::sync::mpsc::channel(1);
+    world.life.spawn(world.fleet.clone().follow(stream));
+    changes.send(Change::Upsert(engine.worker("w"))).await.unwrap();
+    world.is("w", State::Ready).await;
+    world.life.shut_down(Duration::ZERO).await;
+    assert!(world.life.stopping().is_cancelled());
+    // Streams still drain: what they may be moved to must be known.
+    engine.die().await;
+    world.is("w", State::Down).await;
+    engine.start();
+    world.is("w", State::Ready).await;
+    changes.send(Change::Upsert(other.worker("other"))).await.unwrap();
+    world.is("other", State::Ready).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_stays_wrong_for_many_probes_is_said_once() {
+    const UNKNOWN: &str = "what the worker serves is unknown";
+    const UNUSABLE: &str = "the worker can't be used";
+    let (lines, _guard) = Lines::listen();
+    let engine = Engine::up();
+    engine.say(|s| s.models = "<html>".into());
+    let world = World::new("", vec![engine.worker("w")]);
+    let asked_thrice = async || {
+        let asked = engine.says.lock().asked;
+        eventually("it is asked again", || engine.says.lock().asked >= asked + 4).await;
+    };
+    asked_thrice().await;
+    assert_eq!((lines.count(UNKNOWN), lines.count(UNUSABLE)), (1, 0));
+    engine.say(|s| s.models = r#"{"data":[]}"#.into());
+    asked_thrice().await;
+    assert_eq!((lines.count(UNKNOWN), lines.count(UNUSABLE)), (1, 1));
+    engine.say(|s| s.models = r#"{"data":[{"id":"m"}]}"#.into());
+    world.is("w", State::Ready).await;
+    // It was well in between, so this is news.
+    engine.say(|s| s.models = "<html>".into());
+    asked_thrice().await;
+    assert_eq!((lines.count(UNKNOWN), lines.count(UNUSABLE)), (2, 1));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_name_that_belongs_to_another_pool_is_said_once() {
+    const TAKEN: &str =
+        "this model name belongs to another pool; the worker won't get its requests";
+    let (lines, _guard) = Lines::listen();
+    let (a, b) = (Engine::up(), Engine::up());
+    a.say(|s| s.models = r#"{"data":[{"id":"m"},{"id":"lora","parent":"m"}]}"#.into());
+    b.say(|s| s.models = r#"{"data":[{"id":"n"},{"id":"lora","parent":"n"}]}"#.into());
+    let world = World::empty("", |_| None);
+    let (changes, stream) = tokio::sync::mpsc::channel(1);
+    world.life.spawn(world.fleet.clone().follow(stream));
+    changes.send(Change::Upsert(a.worker("a"))).await.unwrap();
+    world.is("a", State::Ready).await;
+    changes.send(Change::Upsert(b.worker("b"))).await.unwrap();
+    eventually("it is asked again", || b.says.lock().asked >= 4).await;
+    assert_eq!(lines.count(TAKEN), 1);
     world.end().await;
 }

@@ -32,7 +32,6 @@ pub struct FeedStats {
     told_malformed: bool,
     told_refused: bool,
     told_gap: bool,
-    life: u64,
 }
 
 impl FeedStats {
@@ -67,10 +66,6 @@ impl FeedBook {
 
     pub(super) fn remove(&self, worker: &str) {
         self.0.lock().remove(worker);
-    }
-
-    pub(super) fn reborn(&self, worker: &str) {
-        self.with(worker, |s| s.life += 1);
     }
 
     pub(super) fn connected(&self, worker: &str, connected: bool) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{fleet, shell};
+use homing_core::fleet::Probe;
 use homing_core::hash::EngineHash;
 use homing_core::index::event::{BlockRemoved, BlockStored};
 use homing_wire::frames::build_frames;
@@ -126,6 +127,32 @@ fn f21_after_a_life_that_others_saw_begin_the_stream_may_begin_anew() {
     assert_eq!((w.id(), w.blocks(), w.stats().gaps), (id, 1, 0), "no second rebirth");
     w.send(1, vec![stored(3)]);
     assert_eq!((w.id(), w.blocks()), (id, 2));
+}
+
+#[test]
+fn f21_a_life_that_a_probe_and_the_stream_see_begin_is_one() {
+    // The probe is first: the new publisher's numbers go back, but of its predecessor's life.
+    let mut w = World::new();
+    w.send(5, vec![stored(1)]);
+    let old = w.id();
+    fleet(&w.shell, FleetChange::Probed(old, Probe::Refused));
+    fleet(&w.shell, FleetChange::Probed(old, Probe::Good));
+    let new = w.id();
+    assert_ne!(new, old);
+    w.send(0, vec![stored(2)]);
+    w.send(1, vec![stored(3)]);
+    assert_eq!((w.id(), w.blocks(), w.stats().gaps), (new, 2, 0), "no second rebirth");
+    // The stream is first: the probe that finds the worker back is of the life that is known.
+    let mut w = World::new();
+    w.send(5, vec![stored(1)]);
+    let old = w.id();
+    fleet(&w.shell, FleetChange::Probed(old, Probe::Refused));
+    w.send(0, vec![stored(2)]);
+    let new = w.id();
+    assert_ne!(new, old);
+    fleet(&w.shell, FleetChange::Probed(new, Probe::Good));
+    w.send(1, vec![stored(3)]);
+    assert_eq!((w.id(), w.blocks(), w.stats().gaps), (new, 2, 0), "no second rebirth");
 }
 
 #[test]

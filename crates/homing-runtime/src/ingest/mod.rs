@@ -6,16 +6,18 @@
 //! what it knew of that rank, which is less than there is but nothing that isn't (F24).
 //!
 //! * `feed`: one stream: sequence, decoding, counting;
+//! * `wanted`: which streams shall be followed;
 //! * `thread`: the sockets.
 
 mod feed;
 mod thread;
+mod wanted;
 
 pub use feed::{FeedBook, FeedStats};
 
 use crate::shell::Shell;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use wanted::Wanted;
 
 /// Where one rank of a worker publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,16 +30,10 @@ pub struct Feed {
     pub endpoint: String,
 }
 
-#[derive(Debug)]
-enum Order {
-    Subscribe(Feed),
-    Unsubscribe(String),
-}
-
 /// The handle of the ingest thread. It ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Ingest {
-    orders: Sender<Order>,
+    wanted: Arc<Wanted>,
     book: Arc<FeedBook>,
 }
 
@@ -47,13 +43,13 @@ impl Ingest {
     /// # Errors
     /// When the system gives no thread.
     pub fn start(shell: Arc<Shell>) -> std::io::Result<Self> {
-        let (orders, inbox) = channel();
+        let wanted = Arc::new(Wanted::default());
         let book = Arc::new(FeedBook::default());
-        let theirs = book.clone();
+        let (theirs, order) = (book.clone(), Arc::downgrade(&wanted));
         std::thread::Builder::new()
             .name("ingest".into())
-            .spawn(move || thread::run(&shell, &theirs, &inbox))?;
-        Ok(Self { orders, book })
+            .spawn(move || thread::run(&shell, &theirs, &order))?;
+        Ok(Self { wanted, book })
     }
 
     /// What the feeds count.
@@ -65,19 +61,13 @@ impl Ingest {
     /// Follows a feed; the same one again changes nothing, another endpoint replaces the old one.
     pub fn subscribe(&self, feed: Feed) {
         self.book.open(&feed.worker);
-        // The thread only ends with its last handle.
-        let _ = self.orders.send(Order::Subscribe(feed));
+        self.wanted.add(feed);
     }
 
     /// Follows a worker no more.
     pub fn unsubscribe(&self, worker: &str) {
         self.book.remove(worker);
-        let _ = self.orders.send(Order::Unsubscribe(worker.to_owned()));
-    }
-
-    /// The worker lives another life: its stream may begin anew without having lost anything.
-    pub fn reborn(&self, worker: &str) {
-        self.book.reborn(worker);
+        self.wanted.remove(worker);
     }
 
     /// The worker publishes nothing: said once.

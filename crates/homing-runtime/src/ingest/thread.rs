@@ -1,28 +1,32 @@
 //! The thread that owns the ZMQ sockets: two a feed, one for its events and one that tells whether it
 //! is connected.
 
+use super::Feed;
 use super::feed::{FeedBook, Stream};
-use super::{Feed, Order};
+use super::wanted::{Want, Wanted, Wants};
 use crate::shell::Shell;
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-/// How long an order may wait; events don't.
+/// How long a change of what is wanted may wait, in milliseconds; events don't.
 const LOOK_MS: i64 = 25;
 /// Messages taken from one feed before the next has its turn.
 const AT_ONCE: usize = 64;
 /// The longest message taken, in bytes; libzmq drops the connection of a longer one.
 const MAX_MESSAGE: i64 = 16 << 20;
-/// Messages that libzmq keeps for us; an engine's own bound is the same.
-const HIGH_WATER: i32 = 100_000;
+/// Messages that libzmq keeps for us: one turn's, which at an engine's some 10 KB each is little, and at
+/// the longest is 1 GiB. Beyond it nothing is lost yet: libzmq stops reading, and the publisher keeps
+/// what we have not read, up to a mark of its own (vLLM's: 100,000). Only then does it drop, which we see
+/// as a gap.
+const HIGH_WATER: i32 = 64;
 /// An endpoint that has not answered for so long is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A dead peer is noticed after three of these, in milliseconds.
 const HEARTBEAT_MS: i32 = 5_000;
 
 struct Open {
-    feed: Feed,
+    want: Want,
     stream: Stream,
     events: zmq::Socket,
     monitor: zmq::Socket,
@@ -30,54 +34,77 @@ struct Open {
     missing: Option<Instant>,
 }
 
-pub(super) fn run(shell: &Shell, book: &FeedBook, orders: &Receiver<Order>) {
+/// All feeds of the thread.
+#[derive(Default)]
+struct Feeds {
+    open: BTreeMap<String, Open>,
+    /// The feeds that could not be opened, by serial: said once each.
+    failed: BTreeMap<String, u64>,
+}
+
+/// Until nobody wants anything any more.
+pub(super) fn run(shell: &Shell, book: &FeedBook, wanted: &Weak<Wanted>) {
     let context = zmq::Context::new();
-    let mut open: BTreeMap<String, Open> = BTreeMap::new();
-    let mut serial = 0u64;
-    loop {
-        loop {
-            match orders.try_recv() {
-                Ok(Order::Subscribe(feed)) => {
-                    if open.get(&feed.worker).is_some_and(|o| o.feed == feed) {
-                        continue;
-                    }
-                    serial += 1;
-                    match connect(&context, &feed, serial) {
-                        Ok(o) => {
-                            open.insert(feed.worker, o);
-                        }
-                        Err(error) => {
-                            let (worker, endpoint) = (&feed.worker, &feed.endpoint);
-                            tracing::error!(
-                                worker, endpoint, %error, "the worker's KV events can't be followed"
-                            );
-                        }
+    let mut feeds = Feeds::default();
+    let mut seen = 0;
+    while let Some(wanted) = wanted.upgrade() {
+        if let Some(wants) = wanted.news(&mut seen) {
+            feeds.become_as(&context, book, &wants);
+        }
+        drop(wanted);
+        feeds.look(shell, book);
+    }
+}
+
+impl Feeds {
+    /// Closes what is not wanted, and opens what is.
+    fn become_as(&mut self, context: &zmq::Context, book: &FeedBook, wants: &Wants) {
+        let still = |worker: &String, serial| wants.get(worker).is_some_and(|w| w.serial == serial);
+        self.open.retain(|worker, o| still(worker, o.want.serial));
+        self.failed.retain(|worker, serial| still(worker, *serial));
+        for (worker, want) in wants {
+            if self.open.contains_key(worker) {
+                continue;
+            }
+            // Its predecessor may have been.
+            book.connected(worker, false);
+            match connect(context, want) {
+                Ok(o) => {
+                    self.failed.remove(worker);
+                    self.open.insert(worker.clone(), o);
+                }
+                Err(error) => {
+                    if self.failed.insert(worker.clone(), want.serial).is_none() {
+                        let endpoint = &want.feed.endpoint;
+                        tracing::error!(
+                            worker, endpoint, %error, "the worker's KV events can't be followed"
+                        );
                     }
                 }
-                Ok(Order::Unsubscribe(worker)) => {
-                    open.remove(&worker);
-                }
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return,
             }
         }
-        open.values_mut().for_each(Open::complain);
-        let mut items: Vec<zmq::PollItem<'_>> = open
+    }
+
+    /// Takes what has come, or waits for a while.
+    fn look(&mut self, shell: &Shell, book: &FeedBook) {
+        self.open.values_mut().for_each(Open::complain);
+        let mut items: Vec<zmq::PollItem<'_>> = self
+            .open
             .values()
             .flat_map(|o| [o.events.as_poll_item(zmq::POLLIN), o.monitor.as_poll_item(zmq::POLLIN)])
             .collect();
         if items.is_empty() {
-            // Nothing to poll: wait for an order, not for the clock.
+            // libzmq has nothing to wait for.
             std::thread::sleep(Duration::from_millis(LOOK_MS.unsigned_abs()));
-            continue;
+            return;
         }
         // An error is a signal that interrupted the wait.
         if zmq::poll(&mut items, LOOK_MS).unwrap_or(0) == 0 {
-            continue;
+            return;
         }
         let readable: Vec<bool> = items.iter().map(zmq::PollItem::is_readable).collect();
         drop(items);
-        for (o, ready) in open.values_mut().zip(readable.chunks_exact(2)) {
+        for (o, ready) in self.open.values_mut().zip(readable.chunks_exact(2)) {
             if ready[1] {
                 o.note_connection(book);
             }
@@ -93,7 +120,8 @@ pub(super) fn run(shell: &Shell, book: &FeedBook, orders: &Receiver<Order>) {
     }
 }
 
-fn connect(context: &zmq::Context, feed: &Feed, serial: u64) -> zmq::Result<Open> {
+fn connect(context: &zmq::Context, want: &Want) -> zmq::Result<Open> {
+    let Want { feed, serial } = want;
     let events = context.socket(zmq::SUB)?;
     events.set_linger(0)?;
     events.set_rcvhwm(HIGH_WATER)?;
@@ -114,14 +142,14 @@ fn connect(context: &zmq::Context, feed: &Feed, serial: u64) -> zmq::Result<Open
     events.connect(&feed.endpoint)?;
     let stream = Stream::new(feed.worker.clone(), feed.rank);
     let missing = Some(Instant::now());
-    Ok(Open { feed: feed.clone(), stream, events, monitor, missing })
+    Ok(Open { want: want.clone(), stream, events, monitor, missing })
 }
 
 impl Open {
     /// Says, once each time, that the endpoint can't be reached.
     fn complain(&mut self) {
         if self.missing.take_if(|since| since.elapsed() > PATIENCE).is_some() {
-            let Feed { worker, endpoint, .. } = &self.feed;
+            let Feed { worker, endpoint, .. } = &self.want.feed;
             tracing::warn!(
                 worker,
                 endpoint,
@@ -137,8 +165,12 @@ impl Open {
             let Some([a, b, ..]) = frames.first().map(Vec::as_slice) else { continue };
             let event = u16::from_ne_bytes([*a, *b]);
             let connected = event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw();
-            book.connected(&self.feed.worker, connected);
+            book.connected(&self.want.feed.worker, connected);
             self.missing = (!connected).then(Instant::now);
         }
     }
 }
+
+#[cfg(test)]
+#[path = "thread_tests.rs"]
+mod tests;
