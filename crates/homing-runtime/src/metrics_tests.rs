@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{ask, eventually, shell, stats};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn has(shell: &Shell, line: &str) -> bool {
     shell.metrics().text().unwrap().lines().any(|l| l == line)
