@@ -45,6 +45,15 @@ pub enum StartError {
         /// What is wrong.
         cause: LoadError,
     },
+    /// A chat template doesn't end.
+    #[error(
+        "the chat template of model `{model}` does not end within {TEMPLATE_TIME:?} on a plain chat: \
+         it loops, or is hostile"
+    )]
+    Template {
+        /// `models.name`.
+        model: String,
+    },
     /// The system gives no randomness or no threads.
     #[error("the system refuses {what}: {cause}")]
     System {
@@ -89,9 +98,9 @@ impl Server {
         getrandom::fill(&mut entropy).map_err(|e| system("randomness")(e.to_string()))?;
         let prompts = load_prompts(&settings)?;
         let shell = Shell::new(&settings, &entropy);
-        try_templates(&prompts, shell.now());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool = ComputePool::start(cores).map_err(|e| system("threads")(e.to_string()))?;
+        try_templates(&prompts, &pool, shell.now()).await?;
         let ingest = match settings.index.source {
             IndexSource::Off => None,
             IndexSource::Auto | IndexSource::Events => {
@@ -179,18 +188,33 @@ pub fn load_prompts(settings: &Settings) -> Result<BTreeMap<String, Arc<ModelPro
     Ok(by_model)
 }
 
-/// Says which models' chats can't be rendered: they would be routed without exact tokens, silently.
-fn try_templates(prompts: &BTreeMap<String, Arc<ModelPrompt>>, now: Time) {
-    let hello = serde_json::json!([{"role": "user", "content": "hello"}]);
+/// A template may take so long for a plain chat; real ones take less than a millisecond.
+const TEMPLATE_TIME: Duration = Duration::from_secs(5);
+
+/// Tries each template on a plain chat. One that fails is said, since chats would be routed without exact
+/// tokens silently; one that doesn't end is refused, since it would hold the threads that render it.
+async fn try_templates(
+    prompts: &BTreeMap<String, Arc<ModelPrompt>>,
+    pool: &ComputePool,
+    now: Time,
+) -> Result<(), StartError> {
     for (model, prompt) in prompts {
-        let mut input = ChatInput::new(&hello);
-        input.now = Some(now);
-        if let Err(error) = prompt.encode_chat(&input) {
-            tracing::warn!(
+        let tried = prompt.clone();
+        let job = move || {
+            let hello = serde_json::json!([{"role": "user", "content": "hello"}]);
+            let mut input = ChatInput::new(&hello);
+            input.now = Some(now);
+            tried.encode_chat(&input).err().map(|e| e.to_string())
+        };
+        match pool.run(TEMPLATE_TIME, job).await {
+            Ok(None) => {}
+            Ok(Some(error)) => tracing::warn!(
                 model,
-                %error,
+                error,
                 "chats for this model are routed without exact tokens: its template fails on a plain one"
-            );
+            ),
+            Err(_) => return Err(StartError::Template { model: model.clone() }),
         }
     }
+    Ok(())
 }

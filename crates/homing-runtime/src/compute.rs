@@ -5,7 +5,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -40,12 +42,14 @@ impl ComputePool {
         Ok(Self { jobs })
     }
 
-    /// Runs `job` on the pool.
+    /// Runs `job` on the pool, and waits for it for `patience` at most: a job that never ends must not
+    /// take its request along. It runs on, and the pool has a thread less.
     ///
     /// # Errors
-    /// [`Behind`] when too much waits already, or the job panicked.
+    /// [`Behind`] when too much waits already, the job takes too long, or it panicked.
     pub async fn run<T: Send + 'static>(
         &self,
+        patience: Duration,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Behind> {
         let (done, result) = oneshot::channel();
@@ -54,7 +58,10 @@ impl ComputePool {
             let _ = done.send(job());
         });
         match self.jobs.try_send(job) {
-            Ok(()) => result.await.map_err(|_| Behind),
+            Ok(()) => match timeout(patience, result).await {
+                Ok(Ok(done)) => Ok(done),
+                Ok(Err(_)) | Err(_) => Err(Behind),
+            },
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(Behind),
         }
     }
@@ -80,12 +87,15 @@ fn work(queue: &Mutex<Receiver<Job>>) {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(20);
+
     #[tokio::test]
     async fn results_come_back_and_a_panic_costs_no_thread() {
         let pool = ComputePool::start(1).unwrap();
-        assert_eq!(pool.run(|| 6 * 7).await, Ok(42));
-        assert_eq!(pool.run(|| -> u32 { panic!("on purpose") }).await, Err(Behind));
-        assert_eq!(pool.run(|| 1).await, Ok(1));
+        assert_eq!(pool.run(LONG, || 6 * 7).await, Ok(42));
+        assert_eq!(pool.run(LONG, || -> u32 { panic!("on purpose") }).await, Err(Behind));
+        assert_eq!(pool.run(LONG, || 1).await, Ok(1));
     }
 
     #[tokio::test]
@@ -94,13 +104,13 @@ mod tests {
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let blocked = tokio::spawn({
             let pool = pool.clone();
-            async move { pool.run(move || gate.recv().is_ok()).await }
+            async move { pool.run(LONG, move || gate.recv().is_ok()).await }
         });
         tokio::task::yield_now().await;
         let mut waiting = Vec::new();
         loop {
             let pool = pool.clone();
-            let mut job = Box::pin(async move { pool.run(|| true).await });
+            let mut job = Box::pin(async move { pool.run(LONG, || true).await });
             match futures_poll(&mut job).await {
                 Some(result) => {
                     assert_eq!(result, Err(Behind));
@@ -115,6 +125,17 @@ mod tests {
         for job in waiting {
             assert_eq!(job.await, Ok(true));
         }
+    }
+
+    #[tokio::test]
+    async fn a_job_without_end_costs_its_caller_no_more_than_its_patience() {
+        let pool = ComputePool::start(1).unwrap();
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let stuck = pool.run(SHORT, move || gate.recv().is_ok());
+        assert_eq!(stuck.await, Err(Behind));
+        let behind_it = pool.run(SHORT, || true);
+        assert_eq!(behind_it.await, Err(Behind), "nor whoever waits behind it");
+        drop(open);
     }
 
     /// One poll: the result, if it is there at once.

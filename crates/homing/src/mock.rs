@@ -28,10 +28,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER")]
     tokenizer: Option<PathBuf>,
     /// Blocks of the KV cache
-    #[arg(long, value_name = "N", default_value_t = CacheConfig::default().blocks)]
+    #[arg(long, value_name = "N", default_value_t = CacheConfig::default().blocks,
+          value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     blocks: u32,
     /// Tokens per block
-    #[arg(long, value_name = "N", default_value_t = CacheConfig::default().block_size)]
+    #[arg(long, value_name = "N", default_value_t = CacheConfig::default().block_size,
+          value_parser = clap::value_parser!(u32).range(1..=16_384))]
     block_size: u32,
     /// How much faster than real time it is
     #[arg(long, value_name = "F", default_value_t = 1.0)]
@@ -72,13 +74,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         kv_topic: args.kv_topic.clone(),
         ..defaults
     };
-    if !(args.speedup.is_finite() && args.speedup > 0.0) || args.blocks == 0 || args.block_size == 0
-    {
-        let text = "--speedup, --blocks and --block-size must be above 0";
+    if !(1e-3..=1e6).contains(&args.speedup) || args.model.is_empty() {
+        let text = "--speedup must be 0.001 to 1000000, and --model must have a name";
         return Err(Failure::Usage(text.to_owned()));
     }
     let mock = Mock::bind(config).context("the mock engine can't start")?;
-    println!("listening on {}", mock.url());
+    running::say(format_args!("listening on {}", mock.url()));
     running::block_on(async {
         let mut signals = Signals::new()?;
         let stop = async move { signals.next().await };

@@ -3,6 +3,7 @@
 use crate::Failure;
 use anyhow::Context;
 use std::future::Future;
+use std::io::Write;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Runs a command to its end.
@@ -12,6 +13,11 @@ pub(crate) fn block_on<T>(command: impl Future<Output = Result<T, Failure>>) -> 
         .build()
         .context("the system gives no runtime")?;
     runtime.block_on(command)
+}
+
+/// Prints a line for whoever started the command. Where nobody reads it, it is not missed.
+pub(crate) fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// SIGTERM and SIGINT.

@@ -3,9 +3,10 @@
 use crate::running::{self, Signals};
 use crate::sources::Flags;
 use crate::{Failure, logging};
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use homing_hosts::{Server, StartError};
 use homing_runtime::metrics::Metrics;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The flags of `homing serve`.
 #[derive(Debug, clap::Args)]
@@ -32,16 +33,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
         let server = Server::start(settings).await.map_err(|error| match error {
-            StartError::Tokenizer { .. } => Failure::Usage(error.to_string()),
+            StartError::Tokenizer { .. } | StartError::Template { .. } => {
+                Failure::Usage(error.to_string())
+            }
             StartError::Listen { .. } | StartError::System { .. } => {
                 Failure::Failed(anyhow!(error))
             }
         })?;
         let dropped = logging.dropped();
         Metrics::watch_log_drops(server.shell(), move || dropped.dropped_lines() as u64);
-        println!("gateway on http://{}", server.gateway_address());
-        println!("admin on http://{}", server.admin_address());
-        signals.next().await;
+        running::say(format_args!("gateway on http://{}", server.gateway_address()));
+        running::say(format_args!("admin on http://{}", server.admin_address()));
+        let mut hangup = signal(SignalKind::hangup()).context("SIGHUP can't be handled")?;
+        loop {
+            tokio::select! {
+                () = signals.next() => break,
+                _ = hangup.recv() => {
+                    tracing::warn!("SIGHUP: reloading the configuration is not built yet; going on");
+                }
+            }
+        }
         tracing::info!(
             delay = ?delay,
             grace = ?grace,

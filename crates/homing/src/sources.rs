@@ -50,7 +50,11 @@ impl Flags {
         ];
         overrides
             .extend(one.into_iter().filter_map(|(key, v, flag)| Some(set(key, v.as_ref()?, flag))));
-        Settings::load(Sources { file, env: std::env::vars(), overrides })
+        // What is not UTF-8 and not ours is nobody's business here; of ours it is a value that no key takes.
+        let env = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+        });
+        Settings::load(Sources { file, env, overrides })
             .map_err(|errors| Failure::Usage(errors.to_string()))
     }
 }

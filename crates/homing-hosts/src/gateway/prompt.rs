@@ -11,9 +11,12 @@ use homing_runtime::settings::{IndexSource, Model};
 use homing_wire::request::{CommonView, CompletionView};
 use serde_json::Value;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Text up to this long is tokenized on the I/O thread (some 1 ms); more goes to the pool.
 const INLINE: usize = 4 << 10;
+/// A prompt is waited for so long; the largest take a fifth of it.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a body per token, where nobody has counted: only a measure of load.
 const BYTES_PER_TOKEN: usize = 4;
 
@@ -49,7 +52,7 @@ pub(super) async fn of(
     } else {
         let (tokenizer, model, body) = (Arc::clone(tokenizer), model.clone(), body.clone());
         let job = move || tokenize(&tokenizer, &model, endpoint, &body, space, block_size, now);
-        gateway.pool.run(job).await.ok()
+        gateway.pool.run(PATIENCE, job).await.ok()
     };
     match tokenized {
         Some(Ok(prompt)) => Known { prompt, exact: true },

@@ -275,6 +275,10 @@ impl Sending<'_> {
         // Ours is between us and the client; an answer of 1.0 would end wherever the connection does.
         head.version = Version::HTTP_11;
         let (status, response) = (head.status, Response::from_parts(head, ()));
+        if !(200..600).contains(&status.as_u16()) {
+            // Switching protocols, or a status that HTTP doesn't have: no answer to this request.
+            return Dispatched::Failed(Failure::Broken);
+        }
         if !status.is_success() {
             return Dispatched::Error(response, body);
         }

@@ -219,7 +219,9 @@ impl Tend {
 
     async fn start_time(&self) -> Option<f64> {
         let (200, body) = self.get("/metrics").await.ok()? else { return None };
-        Exposition::parse(std::str::from_utf8(&body).ok()?).process_start_time()
+        let at = Exposition::parse(std::str::from_utf8(&body).ok()?).process_start_time();
+        // Not a number is no time: it would be another one at each look.
+        at.filter(|at| at.is_finite())
     }
 
     /// Finds the worker's events, unless its feed is known already.
@@ -239,6 +241,13 @@ impl Tend {
         };
         match sources {
             Ok(sources) => match sources.into_iter().find(|s| s.rank == 0) {
+                // Other transports would let a worker name sockets of our own host.
+                Some(s) if !s.endpoint.starts_with("tcp://") => {
+                    ingest.without_events(
+                        name,
+                        "it publishes its events over something else than tcp",
+                    );
+                }
                 Some(s) => {
                     ingest.subscribe(Feed { worker: name.clone(), rank: 0, endpoint: s.endpoint });
                 }

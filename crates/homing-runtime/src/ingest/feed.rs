@@ -5,10 +5,12 @@ use homing_core::fleet::FleetChange;
 use homing_core::ids::{DpRank, WorkerId};
 use homing_core::index::event::KvEvent;
 use homing_core::index::naive::Applied;
+use homing_core::time::Time;
 use homing_wire::frames::parse_frames;
 use homing_wire::kv_events::{UNKNOWN_KIND, decode_batch_noting};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What one worker's stream has brought so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +95,9 @@ impl FeedBook {
     }
 }
 
+/// The shortest life of an engine.
+const LIFE_MIN: Duration = Duration::from_secs(1);
+
 /// Where a stream stands.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -100,11 +105,13 @@ pub(super) struct Stream {
     rank: DpRank,
     /// The last sequence number, and the life that it was of.
     last: Option<(WorkerId, u64)>,
+    /// When the stream last said that a new life has begun.
+    reborn: Option<Time>,
 }
 
 impl Stream {
     pub(super) fn new(worker: String, rank: u16) -> Self {
-        Self { worker, rank: DpRank(rank), last: None }
+        Self { worker, rank: DpRank(rank), last: None, reborn: None }
     }
 
     /// Takes in one message.
@@ -166,7 +173,23 @@ impl Stream {
         }
     }
 
-    /// Checks the sequence; gives the life that the message is of.
+    /// Nothing of the rank's cache is believed any more.
+    pub(super) fn forget(&self, shell: &Shell) {
+        if let Some(id) = shell.core().worker_named(&self.worker) {
+            shell.core().handle_kv(shell.now(), id, self.rank, &[KvEvent::Cleared], |_, _| {});
+        }
+    }
+
+    /// No engine starts more often: a stream that says so is broken, and ends nobody's sessions.
+    fn may_be_reborn(&mut self, now: Time) -> bool {
+        let may = self.reborn.is_none_or(|last| now.since(last) >= LIFE_MIN);
+        if may {
+            self.reborn = Some(now);
+        }
+        may
+    }
+
+    /// Checks the sequence; gives the life that the message is of, or `None` where it says nothing new.
     fn follow(
         &mut self,
         shell: &Shell,
@@ -176,17 +199,23 @@ impl Stream {
     ) -> Option<WorkerId> {
         let mut now = id;
         match self.last {
+            // The same message twice; but a first one twice is rather two publishers'.
+            Some((life, last)) if life == id && seq == last && seq > 0 => return None,
             Some((life, last)) if life == id && seq <= last => {
-                // A publisher counts from 0 for as long as it lives.
-                let change = FleetChange::Restarted(id);
-                if let Ok(events) = shell.core().handle_fleet(shell.now(), change) {
-                    shell.note_fleet(&self.worker, &events);
-                    shell.pump();
+                if self.may_be_reborn(shell.now()) {
+                    // A publisher counts from 0 for as long as it lives.
+                    let change = FleetChange::Restarted(id);
+                    if let Ok(events) = shell.core().handle_fleet(shell.now(), change) {
+                        shell.note_fleet(&self.worker, &events);
+                        shell.pump();
+                    }
+                    now = shell.core().worker_named(&self.worker)?;
+                } else {
+                    self.forget(shell);
                 }
-                now = shell.core().worker_named(&self.worker)?;
             }
             Some((life, last)) if life == id && seq > last + 1 => {
-                shell.core().handle_kv(shell.now(), id, self.rank, &[KvEvent::Cleared], |_, _| {});
+                self.forget(shell);
                 let first = book.with(&self.worker, |s| {
                     s.gaps += 1;
                     !std::mem::replace(&mut s.told_gap, true)

@@ -103,17 +103,33 @@ fn f24_a_hole_forgets_what_was_known_and_goes_on_learning() {
 
 #[test]
 fn f21_a_sequence_that_goes_back_is_another_life() {
-    for back in [0, 4, 5] {
+    for (from, back) in [(5, 0), (5, 4), (0, 0)] {
         let mut w = World::new();
-        w.send(5, vec![stored(1), stored(2)]);
+        w.send(from, vec![stored(1), stored(2)]);
         let id = w.id();
         w.send(back, vec![stored(3)]);
-        assert_ne!(w.id(), id, "from 5 to {back}");
+        assert_ne!(w.id(), id, "from {from} to {back}");
         assert_eq!((w.stats().gaps, w.blocks()), (0, 1), "what its predecessor had is gone");
         let next = w.id();
         w.send(back + 1, vec![stored(4)]);
         assert_eq!((w.id(), w.blocks()), (next, 2), "and once only");
     }
+}
+
+#[test]
+fn a_stream_that_goes_back_all_the_time_ends_one_life_and_no_more() {
+    let mut w = World::new();
+    w.send(5, vec![stored(1)]);
+    let first = w.id();
+    w.send(5, vec![stored(2)]);
+    assert_eq!((w.id(), w.blocks()), (first, 1), "the same message twice is one");
+    w.send(3, vec![stored(3)]);
+    let second = w.id();
+    assert_ne!(first, second);
+    for n in 0..20 {
+        w.send(20 - n, vec![stored(n)]);
+    }
+    assert_eq!((w.id(), w.blocks()), (second, 1), "nothing is believed that came before");
 }
 
 #[test]

@@ -28,15 +28,24 @@ const HEARTBEAT_MS: i32 = 5_000;
 struct Open {
     want: Want,
     stream: Stream,
+    sockets: Sockets,
+    /// Since when it should be connected and isn't.
+    missing: Option<Instant>,
+    /// That it isn't was said.
+    said: bool,
+}
+
+struct Sockets {
     events: zmq::Socket,
     monitor: zmq::Socket,
-    /// Since when it should be connected and isn't; `None` once that is over or was said.
-    missing: Option<Instant>,
 }
 
 /// All feeds of the thread.
-#[derive(Default)]
 struct Feeds {
+    context: zmq::Context,
+    patience: Duration,
+    /// Names the sockets' monitors.
+    opened: u64,
     open: BTreeMap<String, Open>,
     /// The feeds that could not be opened, by serial: said once each.
     failed: BTreeMap<String, u64>,
@@ -44,12 +53,11 @@ struct Feeds {
 
 /// Until nobody wants anything any more.
 pub(super) fn run(shell: &Shell, book: &FeedBook, wanted: &Weak<Wanted>) {
-    let context = zmq::Context::new();
-    let mut feeds = Feeds::default();
+    let mut feeds = Feeds::new(PATIENCE);
     let mut seen = 0;
     while let Some(wanted) = wanted.upgrade() {
         if let Some(wants) = wanted.news(&mut seen) {
-            feeds.become_as(&context, book, &wants);
+            feeds.become_as(book, &wants);
         }
         drop(wanted);
         feeds.look(shell, book);
@@ -57,8 +65,18 @@ pub(super) fn run(shell: &Shell, book: &FeedBook, wanted: &Weak<Wanted>) {
 }
 
 impl Feeds {
+    fn new(patience: Duration) -> Self {
+        Self {
+            context: zmq::Context::new(),
+            patience,
+            opened: 0,
+            open: BTreeMap::new(),
+            failed: BTreeMap::new(),
+        }
+    }
+
     /// Closes what is not wanted, and opens what is.
-    fn become_as(&mut self, context: &zmq::Context, book: &FeedBook, wants: &Wants) {
+    fn become_as(&mut self, book: &FeedBook, wants: &Wants) {
         let still = |worker: &String, serial| wants.get(worker).is_some_and(|w| w.serial == serial);
         self.open.retain(|worker, o| still(worker, o.want.serial));
         self.failed.retain(|worker, serial| still(worker, *serial));
@@ -68,10 +86,14 @@ impl Feeds {
             }
             // Its predecessor may have been.
             book.connected(worker, false);
-            match connect(context, want) {
-                Ok(o) => {
+            self.opened += 1;
+            match connect(&self.context, &want.feed.endpoint, self.opened) {
+                Ok(sockets) => {
                     self.failed.remove(worker);
-                    self.open.insert(worker.clone(), o);
+                    let stream = Stream::new(worker.clone(), want.feed.rank);
+                    let (want, missing) = (want.clone(), Some(Instant::now()));
+                    let open = Open { want, stream, sockets, missing, said: false };
+                    self.open.insert(worker.clone(), open);
                 }
                 Err(error) => {
                     if self.failed.insert(worker.clone(), want.serial).is_none() {
@@ -87,11 +109,17 @@ impl Feeds {
 
     /// Takes what has come, or waits for a while.
     fn look(&mut self, shell: &Shell, book: &FeedBook) {
-        self.open.values_mut().for_each(Open::complain);
+        for o in self.open.values_mut() {
+            if o.missing.is_some_and(|since| since.elapsed() > self.patience) {
+                self.opened += 1;
+                o.open_again(shell, &self.context, self.opened);
+            }
+        }
         let mut items: Vec<zmq::PollItem<'_>> = self
             .open
             .values()
-            .flat_map(|o| [o.events.as_poll_item(zmq::POLLIN), o.monitor.as_poll_item(zmq::POLLIN)])
+            .map(|o| &o.sockets)
+            .flat_map(|s| [s.events.as_poll_item(zmq::POLLIN), s.monitor.as_poll_item(zmq::POLLIN)])
             .collect();
         if items.is_empty() {
             // libzmq has nothing to wait for.
@@ -110,7 +138,7 @@ impl Feeds {
             }
             if ready[0] {
                 for _ in 0..AT_ONCE {
-                    match o.events.recv_multipart(zmq::DONTWAIT) {
+                    match o.sockets.events.recv_multipart(zmq::DONTWAIT) {
                         Ok(frames) => o.stream.take(shell, book, &frames),
                         Err(_) => break,
                     }
@@ -120,8 +148,7 @@ impl Feeds {
     }
 }
 
-fn connect(context: &zmq::Context, want: &Want) -> zmq::Result<Open> {
-    let Want { feed, serial } = want;
+fn connect(context: &zmq::Context, endpoint: &str, serial: u64) -> zmq::Result<Sockets> {
     let events = context.socket(zmq::SUB)?;
     events.set_linger(0)?;
     events.set_rcvhwm(HIGH_WATER)?;
@@ -139,17 +166,22 @@ fn connect(context: &zmq::Context, want: &Want) -> zmq::Result<Open> {
     monitor.set_linger(0)?;
     monitor.connect(&address)?;
     events.set_subscribe(b"")?;
-    events.connect(&feed.endpoint)?;
-    let stream = Stream::new(feed.worker.clone(), feed.rank);
-    let missing = Some(Instant::now());
-    Ok(Open { want: want.clone(), stream, events, monitor, missing })
+    events.connect(endpoint)?;
+    Ok(Sockets { events, monitor })
 }
 
 impl Open {
-    /// Says, once each time, that the endpoint can't be reached.
-    fn complain(&mut self) {
-        if self.missing.take_if(|since| since.elapsed() > PATIENCE).is_some() {
-            let Feed { worker, endpoint, .. } = &self.want.feed;
+    /// It has not been connected for too long: what was known of the cache is no longer believed, and new
+    /// sockets are tried, since libzmq gives a connection up for good after a protocol error.
+    fn open_again(&mut self, shell: &Shell, context: &zmq::Context, serial: u64) {
+        self.missing = Some(Instant::now());
+        let Feed { worker, endpoint, .. } = &self.want.feed;
+        // An error here would have been one at the first time.
+        if let Ok(sockets) = connect(context, endpoint, serial) {
+            self.sockets = sockets;
+        }
+        if !std::mem::replace(&mut self.said, true) {
+            self.stream.forget(shell);
             tracing::warn!(
                 worker,
                 endpoint,
@@ -161,12 +193,13 @@ impl Open {
 
     /// Reads what the monitor says: the first two bytes of an event name it.
     fn note_connection(&mut self, book: &FeedBook) {
-        while let Ok(frames) = self.monitor.recv_multipart(zmq::DONTWAIT) {
+        while let Ok(frames) = self.sockets.monitor.recv_multipart(zmq::DONTWAIT) {
             let Some([a, b, ..]) = frames.first().map(Vec::as_slice) else { continue };
             let event = u16::from_ne_bytes([*a, *b]);
             let connected = event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw();
             book.connected(&self.want.feed.worker, connected);
             self.missing = (!connected).then(Instant::now);
+            self.said &= !connected;
         }
     }
 }

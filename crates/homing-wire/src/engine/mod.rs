@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 /// The most models (adapters included) that one worker may serve.
 pub const MAX_MODELS: usize = 4096;
+/// The longest name of a model, in bytes; longer ones are left out.
+pub const MAX_MODEL_NAME: usize = 256;
 /// The most data-parallel ranks that one worker may have.
 pub const MAX_RANKS: usize = 1024;
 
@@ -87,7 +89,7 @@ pub fn parse_models(body: &[u8]) -> Result<Vec<ServedModel>, EngineError> {
     bounded(PATH, models.data.len(), MAX_MODELS)?;
     let served = models.data.into_iter().filter_map(|model| {
         let Model { id, root, parent, max_model_len } = model;
-        let id = id.filter(|id| !id.is_empty())?;
+        let id = id.filter(|id| (1..=MAX_MODEL_NAME).contains(&id.len()))?;
         Some(ServedModel { id, root, parent, max_model_len })
     });
     Ok(served.collect())

@@ -48,8 +48,8 @@ pub(crate) struct Args {
 
 /// Plays, reports, and stops; or stays up with `--keep`.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    if !(args.speedup.is_finite() && args.speedup > 0.0) {
-        return Err(Failure::Usage("--speedup must be above 0".to_owned()));
+    if !(1e-3..=1e6).contains(&args.speedup) {
+        return Err(Failure::Usage("--speedup must be 0.001 to 1000000".to_owned()));
     }
     let _logging = logging::start(LogFormat::Text, "error");
     running::block_on(async {
