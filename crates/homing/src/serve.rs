@@ -40,8 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 Failure::Failed(anyhow!(error))
             }
         })?;
-        let dropped = logging.dropped();
-        Metrics::watch_log_drops(server.shell(), move || dropped.dropped_lines() as u64);
+        Metrics::watch_log_drops(server.shell(), logging.dropped());
         running::say(format_args!("gateway on http://{}", server.gateway_address()));
         running::say(format_args!("admin on http://{}", server.admin_address()));
         let mut hangup = signal(SignalKind::hangup()).context("SIGHUP can't be handled")?;
