@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 
 /// The tests that must pass by now, as patterns of their names.
-const PROMISED: [&str; 10] = [
+const PROMISED: [&str; 12] = [
     "test_r01_*",
     "test_r02_*",
     "test_r04_*",
@@ -18,6 +18,8 @@ const PROMISED: [&str; 10] = [
     "test_r07_a_dead*",
     "test_r12_*",
     "test_r13_*",
+    "test_r15_a_full_table*",
+    "test_r20_*",
     "test_r26_*",
     "test_quiescence*",
 ];

@@ -38,6 +38,8 @@ impl Ended {
     }
 }
 
+/// The version of the access line's fields; it rises when one changes its name or its meaning.
+const SCHEMA: u32 = 1;
 /// nginx's number for a client that closed the connection; no answer was sent.
 const CLIENT_GONE: u16 = 499;
 /// A client's own request id is taken up to this length.
@@ -126,6 +128,7 @@ impl Drop for Record {
             let ms = |d: Duration| d.as_micros() as f64 / 1e3;
             tracing::info!(
                 target: "homing::access",
+                schema = SCHEMA,
                 request_id = self.request_id.to_str().unwrap_or("?"),
                 endpoint = self.endpoint,
                 model = &*model,
