@@ -201,6 +201,23 @@ def test_without_a_session_the_cache_is_found_by_its_content():
     fleet(test, extra=tokenized())
 
 
+def test_a_prediction_is_made_of_whole_prompts_only():
+    def test(router):
+        turns(router, 2, {}, after=lambda: eventually(
+            lambda: sum(w["cached_blocks"] for w in router.workers()), "the router knows of blocks"))
+
+        def predicted(**body):
+            raw = client(router).chat.completions.with_raw_response.create(
+                model=MODEL, messages=[user(LONG)], max_tokens=4, extra_body=body)
+            return raw.headers.get("x-homing-cached-tokens")
+
+        assert predicted() is not None
+        # what the engine leaves of it only the engine knows
+        assert predicted(truncate_prompt_tokens=16) is None
+        assert router.metric("homing_prompts_untokenized_total") == 1
+    fleet(test, extra=tokenized())
+
+
 def test_the_router_runs_by_flags_alone():
     with Mock() as a, Mock() as b, ServeFlags([a, b], "--policy", "round_robin", "--session-ttl", "30m") as router:
         workers = {turns(router, 1, {"x-homing-session-id": f"s{i}"})[0][0] for i in range(4)}

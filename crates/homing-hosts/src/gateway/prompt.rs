@@ -33,6 +33,7 @@ pub(super) async fn of(
     endpoint: Endpoint,
     route: &Route,
     common: &CommonView<'_>,
+    cut: bool,
     body: &Bytes,
 ) -> Known {
     let guess = || {
@@ -45,6 +46,11 @@ pub(super) async fn of(
     let Some((tokenizer, model)) = gateway.prompts.get(&*common.model) else { return guess() };
     // Before the first event nothing is known to be cached, and no block size either.
     let Some(block_size) = gateway.shell.core().block_size(route.partition) else { return guess() };
+    if cut {
+        // Which of its tokens stay is the engine's to say.
+        gateway.shell.metrics().untokenized.inc();
+        return guess();
+    }
     let space = HashSpace::new(&route.adapter, &common.cache_salt);
     let now = gateway.shell.now();
     let tokenized = if body.len() <= INLINE {

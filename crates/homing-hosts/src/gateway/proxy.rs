@@ -101,7 +101,7 @@ async fn ask(
     until: Instant,
 ) -> Result<(Ask, bool), Failed> {
     let core = gateway.shell.core();
-    let common = view(gateway, endpoint, body).map_err(|e| Error::request(&e))?;
+    let (common, cut) = view(gateway, endpoint, body).map_err(|e| Error::request(&e))?;
     let named = session::find(gateway, &parts.headers, &common.session)?;
     let with_session = named.is_some() && gateway.settings.affinity.ttl.is_some();
     let unroutable = |e| Error::route(&common.model, e).with_session(with_session);
@@ -113,7 +113,7 @@ async fn ask(
         // True until something else is known: its client may leave at any point.
         record.outcome = Outcome::Unbound;
     }
-    let known = prompt::of(gateway, endpoint, &route, &common, body).await;
+    let known = prompt::of(gateway, endpoint, &route, &common, cut, body).await;
     record.prompt_tokens = known.exact.then_some(known.prompt.tokens);
     // Zero stands for "predicted: nothing"; what is unknown says nothing.
     record.cached_tokens = known.exact.then_some(0);
@@ -123,16 +123,23 @@ async fn ask(
     Ok((ask, common.stream))
 }
 
+/// What routing must know of a body, and whether the engine is to cut its prompt.
 fn view<'a>(
     gateway: &Gateway,
     endpoint: Endpoint,
     body: &'a [u8],
-) -> Result<CommonView<'a>, RequestError> {
+) -> Result<(CommonView<'a>, bool), RequestError> {
     let paths = &gateway.body_paths;
-    match endpoint {
-        Endpoint::Chat => ChatView::parse(body, paths).map(|v| v.common),
-        Endpoint::Completions => CompletionView::parse(body, paths).map(|v| v.common),
-    }
+    Ok(match endpoint {
+        Endpoint::Chat => {
+            let view = ChatView::parse(body, paths)?;
+            (view.common, view.template.truncate_prompt_tokens.is_some())
+        }
+        Endpoint::Completions => {
+            let view = CompletionView::parse(body, paths)?;
+            (view.common, view.truncate_prompt_tokens.is_some())
+        }
+    })
 }
 
 /// Reads a body, whole and once.
