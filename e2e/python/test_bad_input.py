@@ -203,8 +203,10 @@ def test_a_malformed_kv_event_is_counted_and_the_feed_goes_on():
         counted = router.metric("homing_kv_events_total", kind="malformed")
         assert counted == len(malformed), counted
         assert router.metric("homing_index_blocks", worker="w0") == 7
-        told = [line for line in router.stderr().splitlines() if "malformed" in line.lower()]
-        assert len(told) == 1 and "w0" in told[0], told
+        # lines gather for some milliseconds before they are written
+        told = lambda: [line for line in router.stderr().splitlines() if "malformed" in line.lower()]
+        eventually(told, "the log tells of it")
+        assert len(told()) == 1 and "w0" in told()[0], told()
         assert router.proc.poll() is None
 
 
