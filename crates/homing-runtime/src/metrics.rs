@@ -178,8 +178,8 @@ impl Metrics {
         self.first_tokens.get_or_create(&ModelLabel { model: model.clone() }).observe(seconds);
     }
 
-    /// The gaps of one stream: their number and mean, in seconds. Observed at its end, a mean per
-    /// stream, so that a chunk costs nothing.
+    /// The mean gap between the events of one stream, in seconds: observed once, at its end, so that a
+    /// chunk costs nothing.
     pub fn token_gaps(&self, model: &Arc<str>, mean: f64) {
         self.between_tokens.get_or_create(&ModelLabel { model: model.clone() }).observe(mean);
     }

@@ -41,7 +41,8 @@ pub struct Gateway {
     shell: Arc<Shell>,
     settings: Arc<Settings>,
     life: Lifecycle,
-    prompts: BTreeMap<String, (Arc<ModelPrompt>, Model)>,
+    /// By served name; shared with the compute pool's jobs.
+    prompts: BTreeMap<String, (Arc<ModelPrompt>, Arc<Model>)>,
     pool: ComputePool,
     session_headers: Vec<HeaderName>,
     body_paths: BodyPaths,
@@ -66,7 +67,7 @@ impl Gateway {
         let instance = secret.digest(secret.session("", "instance", entropy)).to_string();
         let prompts = prompts.into_iter().filter_map(|(name, prompt)| {
             let model = settings.models.iter().find(|m| m.name == name)?.clone();
-            Some((name, (prompt, model)))
+            Some((name, (prompt, Arc::new(model))))
         });
         let affinity = &settings.affinity;
         Self {

@@ -46,32 +46,28 @@ pub(super) async fn of(
     let Some((tokenizer, model)) = gateway.prompts.get(&*common.model) else { return guess() };
     // Before the first event nothing is known to be cached, and no block size either.
     let Some(block_size) = gateway.shell.core().block_size(route.partition) else { return guess() };
-    if cut {
-        // Which of its tokens stay is the engine's to say.
+    let without = |why| {
         gateway.shell.metrics().untokenized.inc();
-        return guess();
+        tracing::debug!(why, "a prompt is routed without exact tokens");
+        guess()
+    };
+    if cut {
+        return without("which of its tokens stay is the engine's to say");
     }
     let space = HashSpace::new(&route.adapter, &common.cache_salt);
     let now = gateway.shell.now();
     let tokenized = if body.len() <= INLINE {
         Some(tokenize(tokenizer, model, endpoint, body, space, block_size, now))
     } else {
-        let (tokenizer, model, body) = (Arc::clone(tokenizer), model.clone(), body.clone());
+        let (tokenizer, model, body) = (Arc::clone(tokenizer), Arc::clone(model), body.clone());
         let job = move || tokenize(&tokenizer, &model, endpoint, &body, space, block_size, now);
         gateway.pool.run(PATIENCE, job).await.ok()
     };
     match tokenized {
         Some(Ok(prompt)) => Known { prompt, exact: true },
-        Some(Err(error)) => {
-            gateway.shell.metrics().untokenized.inc();
-            // Only the kind: the error's text may quote the prompt.
-            tracing::debug!(why = kind(&error), "a prompt is routed without exact tokens");
-            guess()
-        }
-        None => {
-            gateway.shell.metrics().untokenized.inc();
-            guess()
-        }
+        // Only the kind: the error's text may quote the prompt.
+        Some(Err(error)) => without(kind(&error)),
+        None => without("the compute pool is behind"),
     }
 }
 
@@ -88,9 +84,9 @@ fn tokenize(
         Endpoint::Chat => {
             let chat = ChatBody::parse(body)?;
             let mut input = chat.input(Some(now))?;
-            // The engine's own defaults first; what the request says wins.
-            let kwargs = Value::Object(merged(model, input.chat_template_kwargs));
+            let kwargs;
             if !model.chat_template_kwargs.is_empty() {
+                kwargs = Value::Object(merged(model, input.chat_template_kwargs));
                 input.chat_template_kwargs = Some(&kwargs);
             }
             Ok(Prompt::from_tokens(&tokenizer.encode_chat(&input)?, block_size, space))
@@ -133,6 +129,7 @@ fn kind(error: &PromptError) -> &'static str {
     }
 }
 
+/// The engine's own defaults first; what the request says wins.
 fn merged(model: &Model, request: Option<&Value>) -> serde_json::Map<String, Value> {
     let mut all = model.chat_template_kwargs.clone();
     if let Some(Value::Object(own)) = request {

@@ -26,7 +26,8 @@ const STEERING: [&str; 6] = [
     "x-homing-instance",
 ];
 
-/// Steering that a later version brings: ignoring it would send a request where it must not go.
+/// Dynamo's twins of targets that a later version brings: ignoring them, as ignoring our own, would send a
+/// request where it must not go.
 const DYNAMO_TARGETS: [&str; 4] = [
     "x-dynamo-worker-instance-id",
     "x-dynamo-dp-rank",
