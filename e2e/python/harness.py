@@ -225,11 +225,11 @@ class ServeFlags(Serve):
 
 
 def configuration(workers, extra="", gateway=""):
-    """A configuration file for free ports."""
+    """A configuration file for free ports; a worker's `settings` are more lines of its own table."""
     text = ('[gateway]\nlisten = "127.0.0.1:0"\nshutdown_delay = "0s"\n' + gateway
             + '\n[admin]\nlisten = "127.0.0.1:0"\n' + extra + "\n")
     for i, worker in enumerate(workers):
-        text += f'[[workers]]\nid = "w{i}"\nurl = "{worker.url}"\n'
+        text += f'[[workers]]\nid = "w{i}"\nurl = "{worker.url}"\n{getattr(worker, "settings", "")}\n'
     return text
 
 

@@ -14,11 +14,12 @@ use crate::hash::Prompt;
 use crate::ids::{DpRank, NameId, PartitionId, SessionKey, Target, WorkerId};
 use crate::index::Overlaps;
 use crate::load::Booking;
-use crate::queue::Place;
+use crate::queue::{Line, Place, WaitId};
 use crate::settings::Mode;
 use crate::time::Time;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 
 /// A request, as far as the decision is concerned. Cheap to clone.
@@ -28,8 +29,12 @@ pub struct Ask {
     pub partition: PartitionId,
     /// The served name that it uses.
     pub name: NameId,
-    /// The session and how binding it is; `None` where there is none, or it is off (R20).
-    pub session: Option<(SessionKey, Mode)>,
+    /// Its session; `None` where there is none, or it is off (R20).
+    pub session: Option<Session>,
+    /// Where it must run (R09).
+    pub explicit: Option<Explicit>,
+    /// Where it may run; `None`: anywhere.
+    pub constraints: Option<Arc<Constraints>>,
     /// Its prompt.
     pub prompt: Prompt,
     /// Who holds how much of the prompt: from [`crate::SelectionCore::overlaps`]. Another order than its
@@ -40,27 +45,87 @@ pub struct Ask {
     pub(crate) past: Past,
 }
 
+/// A request's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Which one.
+    pub key: SessionKey,
+    /// How binding its binding is.
+    pub mode: Mode,
+    /// It ends with this request (R19).
+    pub last: bool,
+    /// The group of subagents that ends with it then.
+    pub ends_group: Option<SessionKey>,
+}
+
+impl Session {
+    /// One that goes on.
+    #[must_use]
+    pub fn new(key: SessionKey, mode: Mode) -> Self {
+        Self { key, mode, last: false, ends_group: None }
+    }
+}
+
+/// A target that the request names (R09).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explicit {
+    /// The worker, as people call it.
+    pub worker: Arc<str>,
+    /// One of its ranks.
+    pub rank: Option<DpRank>,
+}
+
+/// Which workers the request allows. Never widened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Constraints {
+    /// Only these, by name; `None`: any.
+    pub workers: Option<Vec<String>>,
+    /// Only those with all of these labels.
+    pub labels: Vec<(String, String)>,
+}
+
+impl Constraints {
+    /// Whether they allow the worker.
+    #[must_use]
+    pub fn allow(&self, worker: &WorkerInfo) -> bool {
+        let spec = &worker.spec;
+        let named = |workers: &Vec<String>| workers.iter().any(|w| **w == *spec.name);
+        self.workers.as_ref().is_none_or(named)
+            && self.labels.iter().all(|(k, v)| spec.labels.get(k) == Some(v))
+    }
+}
+
 /// What a request has been through already.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Past {
     /// Workers that failed it.
-    pub(crate) excluded: SmallVec<[WorkerId; 2]>,
+    pub(crate) failed: SmallVec<[WorkerId; 2]>,
+    /// How often it was tried in vain.
+    pub(crate) attempts: u32,
     /// The last failure.
     pub(crate) failure: Option<Failure>,
+    /// A worker broke off that may have begun with it.
+    pub(crate) may_have_run: bool,
+    /// A worker that was overloaded has sent it elsewhere; a second one has the last word.
+    pub(crate) sent_on: bool,
     /// It lost its binding to a departure.
     pub(crate) had_binding: bool,
     /// It has selected a second time after R10's look; a second change goes on.
     pub(crate) rechecked: bool,
+    /// The life that its explicit target's name meant when it came.
+    pub(crate) explicit: Option<WorkerId>,
 }
 
 impl Ask {
-    /// A request without a session and with a prompt of unknown content.
+    /// A request without a session, free to run anywhere, with a prompt of unknown content.
     #[must_use]
     pub fn new(partition: PartitionId, name: NameId, prompt: Prompt) -> Self {
         Self {
             partition,
             name,
             session: None,
+            explicit: None,
+            constraints: None,
             prompt,
             overlaps: Overlaps::new(),
             deadline: None,
@@ -78,6 +143,8 @@ pub enum Failure {
     Unreachable,
     /// The connection broke, or the answer could not be read, before it began.
     Broken,
+    /// It answered 429 or 503: it is overloaded for so long, if it says so.
+    Overloaded(Option<Duration>),
 }
 
 /// What a request gets.
@@ -104,9 +171,21 @@ pub struct Grant {
     pub(crate) worker: Arc<WorkerInfo>,
     pub(crate) rank: DpRank,
     pub(crate) booking: Booking,
-    pub(crate) hold: Option<Hold>,
-    pub(crate) full: bool,
+    pub(crate) claim: Claim,
     pub(crate) placement: Placement,
+}
+
+/// What a granted request has of its session.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// There is none, or sessions are off.
+    None,
+    /// The table is full (R15).
+    Full,
+    /// Others have too many claims on it already (R27).
+    Surplus,
+    /// A hold.
+    Held(Hold),
 }
 
 impl Grant {
@@ -187,6 +266,7 @@ pub struct Live {
 #[derive(Debug)]
 pub struct Ticket {
     pub(crate) partition: PartitionId,
+    pub(crate) line: Line,
     pub(crate) place: Place,
 }
 
@@ -194,7 +274,7 @@ impl Ticket {
     /// The name under which [`Output::Wake`] calls it.
     #[must_use]
     pub fn id(&self) -> TicketId {
-        TicketId { partition: self.partition, wait: self.place.id() }
+        TicketId { partition: self.partition, line: self.line, wait: self.place.id() }
     }
 }
 
@@ -202,12 +282,13 @@ impl Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TicketId {
     partition: PartitionId,
-    wait: crate::queue::WaitId,
+    line: Line,
+    wait: WaitId,
 }
 
 impl TicketId {
-    pub(crate) fn new(partition: PartitionId, wait: crate::queue::WaitId) -> Self {
-        Self { partition, wait }
+    pub(crate) fn new(partition: PartitionId, line: Line, wait: WaitId) -> Self {
+        Self { partition, line, wait }
     }
 }
 
@@ -221,12 +302,33 @@ pub enum Output {
 /// Why a request is refused. Hosts turn it into a status in one place.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Cause {
+    /// Its explicit target is nobody that serves the model.
+    #[error("the named worker is not known for this model")]
+    UnknownWorker,
+    /// Its explicit target's rank is out of range.
+    #[error("the named worker has no such rank")]
+    BadRank,
+    /// Its explicit target is not among the workers that it allows.
+    #[error("the named worker is not among those that the request allows")]
+    NotAllowed,
+    /// Its explicit target has several ranks, and without a session one must be named.
+    #[error("the named worker has several ranks, and a request without a session must name one")]
+    RankRequired,
+    /// Its session lives where the request must not run.
+    #[error("the session lives at another worker than those that the request allows")]
+    Conflict,
     /// Nobody can serve it.
     #[error("no worker can serve the request")]
     NoWorker,
-    /// Its home is known and can't be used now.
-    #[error("the session's worker can't be used now")]
+    /// Its one target is known and can't be used now.
+    #[error("the worker that the request is tied to can't be used now")]
     TargetUnavailable,
+    /// Its home is overloaded.
+    #[error("the session's worker is overloaded")]
+    TargetOverloaded,
+    /// Everyone who could serve it is overloaded.
+    #[error("every worker that could serve the request is overloaded")]
+    Overloaded,
     /// Everyone is busy, and the queue is full.
     #[error("every worker is busy and the queue is full")]
     QueueFull,
@@ -236,6 +338,9 @@ pub enum Cause {
     /// Its worker broke off before it began to answer, and it could not be moved.
     #[error("the worker broke off before it began to answer")]
     WorkerFailed,
+    /// Its worker answered that it is overloaded, and that answer stands.
+    #[error("the worker is overloaded, and nobody else may serve the request")]
+    Answered,
 }
 
 /// A refusal; nothing is held any more.
@@ -245,6 +350,10 @@ pub struct Refusal {
     pub cause: Cause,
     /// What happened to the session.
     pub outcome: Outcome,
+    /// A Hard session's live home is the reason: `affinity.reject_as` says how that is told.
+    pub bound: bool,
+    /// When those who are overloaded may be asked again, where that is the reason.
+    pub retry_after: Option<Duration>,
 }
 
 /// Why a grant is given up.

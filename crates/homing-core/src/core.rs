@@ -5,33 +5,41 @@
 //! can be long, and is taken in by slices. Order: registry, then a partition. What every request asks
 //! (a block size, whether somebody is to be woken) is kept beside the locks, in atomics.
 //!
-//! * `kv`: the slices.
+//! * `fleet`: what the world says of workers;
+//! * `kv`: the slices;
+//! * `sessions`: what people ask of sessions, and what is kept and shared of them.
 
+mod fleet;
 mod kv;
+mod sessions;
+
+pub use sessions::{Cursor, Publication, Received, WALK_AT_ONCE};
 
 use crate::affinity::Outcome;
-use crate::affinity::table::SessionView;
 use crate::ask::{
     Abandon, Admission, Ask, Checked, Dispatch, Failure, Grant, Held, Live, Output, Step, Ticket,
 };
 use crate::explain::Preview;
-use crate::fleet::registry::FleetError;
 use crate::fleet::{
-    FleetChange, FleetEvent, Probe, Registry, Route, RouteError, State, WorkerInfo,
+    Drain, FleetChange, FleetEvent, Probe, Ranks, Registry, Route, RouteError, Row, State,
+    WorkerInfo,
 };
 use crate::hash::Prompt;
-use crate::ids::{PartitionId, Role, SessionKey, WorkerId};
+use crate::ids::{PartitionId, Role, WorkerId};
 use crate::index::{NaiveIndex, Overlaps};
 use crate::partition::{Partition, Stats, WorkerLoad};
+use crate::select::policy::{Policy, built_in};
 use crate::settings::CoreSettings;
 use crate::time::Time;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use sessions::Aside;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 #[derive(Debug)]
 struct Cell {
     pool: Arc<str>,
+    role: Role,
     index: RwLock<NaiveIndex>,
     /// The index's block size as of its last change; 0: unknown.
     block_size: AtomicU32,
@@ -59,6 +67,19 @@ pub struct SelectionCore {
     /// Outputs of all partitions. Changed under the lock of the one whose outputs change, so that a
     /// caller sees at least what its own calls have put there.
     pending: AtomicUsize,
+    policies: Policies,
+    /// Other routers' bindings to workers that are not known here yet (R23).
+    aside: Mutex<Aside>,
+    writer: u32,
+}
+
+/// Makes each partition its policy.
+struct Policies(Box<dyn Fn() -> Box<dyn Policy> + Send + Sync>);
+
+impl std::fmt::Debug for Policies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Policies")
+    }
 }
 
 /// One worker as the admin API shows it.
@@ -68,6 +89,10 @@ pub struct WorkerView {
     pub info: Arc<WorkerInfo>,
     /// How it is.
     pub state: State,
+    /// Its data-parallel ranks.
+    pub ranks: Ranks,
+    /// It gets no new sessions.
+    pub drain: Option<Drain>,
     /// The names that it serves.
     pub models: Vec<Arc<str>>,
     /// Its part in its partition.
@@ -91,6 +116,17 @@ impl SelectionCore {
     /// A core without workers. Every random choice follows from `seed`.
     #[must_use]
     pub fn new(settings: CoreSettings, seed: u64) -> Self {
+        let kind = settings.policy;
+        Self::with_policy(settings, seed, move || built_in(kind))
+    }
+
+    /// A core whose partitions choose by a policy of the caller's; `settings.policy` has no effect.
+    #[must_use]
+    pub fn with_policy(
+        settings: CoreSettings,
+        seed: u64,
+        policy: impl Fn() -> Box<dyn Policy> + Send + Sync + 'static,
+    ) -> Self {
         let registry = Registry::new(settings.health_failures, settings.health_successes);
         Self {
             settings,
@@ -98,79 +134,10 @@ impl SelectionCore {
             registry: RwLock::new(registry),
             cells: RwLock::default(),
             pending: AtomicUsize::new(0),
-        }
-    }
-
-    // === what the world says ===
-
-    /// The configuration promises this model name.
-    pub fn declare(&self, model: &str) {
-        self.registry.write().declare(model);
-    }
-
-    /// The fleet has changed.
-    ///
-    /// # Errors
-    /// [`FleetError`]; nothing has changed then.
-    pub fn handle_fleet(
-        &self,
-        _now: Time,
-        change: FleetChange,
-    ) -> Result<Vec<FleetEvent>, FleetError> {
-        // Which names a worker serves can change without an event; probes change nothing without one.
-        let touched = match &change {
-            FleetChange::Serves(id, _) => Some(*id),
-            _ => None,
-        };
-        let mut registry = self.registry.write();
-        let events = registry.apply(change)?;
-        for event in &events {
-            match event {
-                FleetEvent::Removed(id) | FleetEvent::Reborn { old: id, .. } => {
-                    self.remove_from(*id, None);
-                }
-                FleetEvent::Placed(id, p) => self.remove_from(*id, Some(*p)),
-                _ => {}
-            }
-            if let FleetEvent::Reborn { new, .. } | FleetEvent::State(new, _) = event {
-                self.update_row(&registry, *new);
-            }
-        }
-        if let Some(id) = touched {
-            self.update_row(&registry, id);
-        }
-        Ok(events)
-    }
-
-    fn remove_from(&self, worker: WorkerId, except: Option<PartitionId>) {
-        for (i, cell) in self.cells.read().iter().enumerate() {
-            if except.is_none_or(|p| p.0 as usize != i) {
-                self.with(cell, |state| state.remove_row(worker));
-                cell.index(|index| index.forget(worker));
-            }
-        }
-    }
-
-    fn update_row(&self, registry: &Registry, worker: WorkerId) {
-        let Some((partition, row)) = registry.row(worker) else { return };
-        if self.cell(partition).is_none() {
-            self.grow(registry, partition);
-        }
-        if let Some(cell) = self.cell(partition) {
-            self.with(&cell, |state| state.set_row(row));
-        }
-    }
-
-    /// Makes the partitions up to this one.
-    fn grow(&self, registry: &Registry, partition: PartitionId) {
-        let mut cells = self.cells.write();
-        while cells.len() <= partition.0 as usize {
-            let id = PartitionId(u32::try_from(cells.len()).unwrap_or(u32::MAX));
-            let pool = registry.pool(id).cloned().unwrap_or_default();
-            let seed = self.seed ^ (u64::from(id.0) << 32);
-            let state = Mutex::new(Partition::new(id, self.settings.clone(), seed, 0));
-            let (index, block_size) = Default::default();
-            cells.push(Arc::new(Cell { pool, index, block_size, state }));
+            policies: Policies(Box::new(policy)),
+            aside: Mutex::default(),
+            // Tells this router's versions from another's: as random as its choices.
+            writer: (seed >> 32) as u32 ^ seed as u32,
         }
     }
 
@@ -217,7 +184,15 @@ impl SelectionCore {
     /// # Errors
     /// [`RouteError`].
     pub fn route(&self, model: &str) -> Result<Route, RouteError> {
-        self.registry.read().route(model)
+        self.route_as(model, Role::Aggregated)
+    }
+
+    /// Where the part of requests for `model` goes that is work of this role (R17).
+    ///
+    /// # Errors
+    /// [`RouteError`].
+    pub fn route_as(&self, model: &str, role: Role) -> Result<Route, RouteError> {
+        self.registry.read().route(model, role)
     }
 
     /// Tokens per block in a partition, once its engines have told.
@@ -273,7 +248,7 @@ impl SelectionCore {
             Failure::Refused => self
                 .handle_fleet(now, FleetChange::Probed(worker, Probe::Refused))
                 .unwrap_or_default(),
-            Failure::Unreachable | Failure::Broken => Vec::new(),
+            Failure::Unreachable | Failure::Broken | Failure::Overloaded(_) => Vec::new(),
         };
         let admission = match self.cell(checked.0.ask.partition) {
             Some(cell) => self.with(&cell, |state| state.retry(now, checked, failure)),
@@ -335,17 +310,18 @@ impl SelectionCore {
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerView> {
         let registry = self.registry.read();
-        let view = |(info, state, place, models): (&Arc<WorkerInfo>, _, Option<PartitionId>, _)| {
+        let view = |(row, place, models): (Row, Option<PartitionId>, _)| {
             let cell = place.and_then(|p| self.cell(p));
+            let id = row.info.id;
+            let part = cell.as_ref().map(|c| c.state.lock().worker_load(id)).unwrap_or_default();
             WorkerView {
-                info: info.clone(),
-                state,
+                info: row.info,
+                state: row.state,
+                ranks: row.ranks,
+                drain: row.drain,
                 models,
-                part: cell
-                    .as_ref()
-                    .map(|c| c.state.lock().worker_load(info.id))
-                    .unwrap_or_default(),
-                cached_blocks: cell.map_or(0, |c| c.index.read().blocks(info.id)),
+                part,
+                cached_blocks: cell.map_or(0, |c| c.index.read().blocks(id)),
             }
         };
         registry.workers().map(view).collect()
@@ -354,7 +330,7 @@ impl SelectionCore {
     /// Whether some worker is ready.
     #[must_use]
     pub fn any_ready(&self) -> bool {
-        self.registry.read().workers().any(|w| w.1 == State::Ready)
+        self.registry.read().workers().any(|w| w.0.state == State::Ready)
     }
 
     /// Who goes by this name now.
@@ -369,46 +345,21 @@ impl SelectionCore {
         self.registry.read().served_names().map(|(n, a)| (n.clone(), a)).collect()
     }
 
+    /// Every model name that was ever served.
+    #[must_use]
+    pub fn known_models(&self) -> Vec<Arc<str>> {
+        self.registry.read().known_names().cloned().collect()
+    }
+
     /// Every partition.
     #[must_use]
     pub fn partitions(&self) -> Vec<PartitionView> {
         let view = |c: &Arc<Cell>| PartitionView {
             pool: c.pool.clone(),
-            role: Role::Aggregated,
+            role: c.role,
             stats: c.state.lock().stats(),
         };
         self.cells.read().iter().map(view).collect()
-    }
-
-    /// Sessions, at most `limit` of them in all, each with its pool's name.
-    #[must_use]
-    pub fn sessions(&self, now: Time, limit: usize) -> Vec<(Arc<str>, SessionView)> {
-        let mut all = Vec::new();
-        for cell in self.cells.read().iter() {
-            let state = cell.state.lock();
-            if let Some(table) = state.table() {
-                let room = limit.saturating_sub(all.len());
-                all.extend(table.iter(now).take(room).map(|s| (cell.pool.clone(), s)));
-            }
-        }
-        all
-    }
-
-    /// One session.
-    #[must_use]
-    pub fn session(
-        &self,
-        now: Time,
-        partition: PartitionId,
-        key: SessionKey,
-    ) -> Option<SessionView> {
-        self.cell(partition)?.state.lock().table()?.get(now, key)
-    }
-
-    /// Removes a binding at once; running requests keep their streams. False if it wasn't bound.
-    pub fn unbind(&self, now: Time, partition: PartitionId, key: SessionKey) -> bool {
-        self.cell(partition)
-            .is_some_and(|c| c.state.lock().table_mut().is_some_and(|t| t.unbind(now, key)))
     }
 
     /// Invariants of every partition and index.
@@ -441,5 +392,7 @@ fn no_partition() -> Admission {
     Admission::Refused(crate::ask::Refusal {
         cause: crate::ask::Cause::NoWorker,
         outcome: Outcome::None,
+        bound: false,
+        retry_after: None,
     })
 }

@@ -1,6 +1,7 @@
 //! Why a request went where it went. A grant carries the short form; a preview gives the long one.
 
-use crate::affinity::Steer;
+use crate::affinity::{Outcome, Steer};
+use crate::ask::Refusal;
 use crate::ids::Target;
 use crate::select::Candidate;
 
@@ -22,10 +23,18 @@ pub struct Placement {
 /// A decision that was not acted upon (R16).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preview {
-    /// Where the request would go; `None`: it would be refused.
+    /// Where the request would go; `None`: it would wait, or be refused.
     pub target: Option<Target>,
+    /// It would wait.
+    pub waits: bool,
+    /// It would be refused.
+    pub refusal: Option<Refusal>,
+    /// What would happen to its session, if it is answered well.
+    pub outcome: Outcome,
+    /// Where its session lives.
+    pub home: Option<Target>,
     /// What its session asks of selection.
     pub steer: Option<Steer>,
-    /// Every eligible candidate with its cost, in the order of ids.
+    /// Every target that serves the model with its cost, in the order of ids.
     pub candidates: Vec<(Candidate, f64)>,
 }

@@ -91,6 +91,32 @@ impl fmt::Display for SessionDigest {
     }
 }
 
+/// How a conversation opens, hashed with the secret while it is read ([`KeySecret::opening`]).
+#[derive(Clone, Copy)]
+pub struct OpeningHash(SipHasher13);
+
+impl OpeningHash {
+    /// Adds a piece: of what kind it is, and its bytes. Neither can be taken for a part of the other or of
+    /// the next piece.
+    pub fn add(&mut self, kind: u8, piece: &[u8]) {
+        self.0.write(&[kind]);
+        write_part(&mut self.0, piece);
+    }
+}
+
+impl fmt::Debug for OpeningHash {
+    /// Nothing of its state, which has the secret in it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OpeningHash(..)")
+    }
+}
+
+/// Lengths before contents: no two different lists of parts feed the same bytes.
+fn write_part(h: &mut SipHasher13, part: &[u8]) {
+    h.write(&(part.len() as u64).to_le_bytes());
+    h.write(part);
+}
+
 /// The secret that keys session keys (first half) and their digests (second half).
 #[derive(Clone)]
 pub struct KeySecret {
@@ -120,12 +146,45 @@ impl KeySecret {
     /// The key of session `id` of `tenant` under `adapter` (both "" where there is none).
     #[must_use]
     pub fn session(&self, tenant: &str, adapter: &str, id: &[u8]) -> SessionKey {
+        self.key(b"session/1", &[tenant.as_bytes(), adapter.as_bytes(), id])
+    }
+
+    /// The key that the children of session `parent` share (R18): no session id has it, `parent`'s own
+    /// included.
+    #[must_use]
+    pub fn group(&self, tenant: &str, adapter: &str, parent: &[u8]) -> SessionKey {
+        self.key(b"group/1", &[tenant.as_bytes(), adapter.as_bytes(), parent])
+    }
+
+    /// The key of a session without an id, by how its conversation with `model` opens: no session id has
+    /// it, and no group.
+    #[must_use]
+    pub fn inferred(
+        &self,
+        tenant: &str,
+        adapter: &str,
+        model: &str,
+        opening: OpeningHash,
+    ) -> SessionKey {
+        let opening = opening.0.finish128().as_u128().to_le_bytes();
+        let parts = [tenant.as_bytes(), adapter.as_bytes(), model.as_bytes(), &opening];
+        self.key(b"inferred/1", &parts)
+    }
+
+    /// For [`Self::inferred`]: takes a conversation's opening piece by piece, and copies none of it.
+    #[must_use]
+    pub fn opening(&self) -> OpeningHash {
         let mut h = self.keys;
-        // Lengths before contents: no two different triples feed the same bytes.
-        h.write(b"session/1");
-        for part in [tenant.as_bytes(), adapter.as_bytes(), id] {
-            h.write(&(part.len() as u64).to_le_bytes());
-            h.write(part);
+        h.write(b"opening/1");
+        OpeningHash(h)
+    }
+
+    /// Of what kind the key is comes first, and no kind begins as another does.
+    fn key(&self, kind: &[u8], parts: &[&[u8]]) -> SessionKey {
+        let mut h = self.keys;
+        h.write(kind);
+        for part in parts {
+            write_part(&mut h, part);
         }
         SessionKey(h.finish128().as_u128())
     }
@@ -160,6 +219,85 @@ mod tests {
             }
         }
         assert_eq!(all[0], secret.session("", "", b"ab"));
+    }
+
+    /// The very bytes that are hashed, so that a snapshot's keys are still the sessions' after an upgrade.
+    #[test]
+    fn r01_a_session_is_its_kind_and_its_parts_with_their_lengths() {
+        let mut h = SipHasher13::new_with_key(&[7; 16]);
+        h.write(b"session/1");
+        for part in ["t", "lora", "id"] {
+            h.write(&(part.len() as u64).to_le_bytes());
+            h.write(part.as_bytes());
+        }
+        let key = SessionKey(h.finish128().as_u128());
+        assert_eq!(KeySecret::new(&[7; 32]).session("t", "lora", b"id"), key);
+    }
+
+    #[test]
+    fn r18_no_session_id_names_a_group_or_an_inferred_session() {
+        let secret = KeySecret::new(&[7; 32]);
+        let (tenant, adapter) = ("t", "lora");
+        let group = secret.group(tenant, adapter, b"parent");
+        let mut opening = secret.opening();
+        opening.add(1, b"hello");
+        let inferred = secret.inferred(tenant, adapter, "m", opening);
+        assert_ne!(group, inferred);
+        let length = |n: u64| n.to_le_bytes().to_vec();
+        // What a client would send that knew how keys are made.
+        let framed = [&length(1)[..], b"t", &length(4), b"lora", &length(6), b"parent"].concat();
+        let ids = [
+            b"parent".to_vec(),
+            b"group/1".to_vec(),
+            [b"group/1", &framed[..]].concat(),
+            framed,
+            b"group/1parent".to_vec(),
+            b"inferred/1".to_vec(),
+            b"opening/1".to_vec(),
+            group.0.to_le_bytes().to_vec(),
+            group.0.to_be_bytes().to_vec(),
+            format!("{:032x}", group.0).into_bytes(),
+            inferred.0.to_le_bytes().to_vec(),
+            format!("{:032x}", inferred.0).into_bytes(),
+        ];
+        for (tenant, adapter) in [(tenant, adapter), ("", ""), ("group/1", ""), ("", "group/1")] {
+            for id in &ids {
+                let session = secret.session(tenant, adapter, id);
+                assert!(session != group && session != inferred, "{tenant} {adapter} {id:?}");
+                assert!(tenant == "t" || secret.group(tenant, adapter, b"parent") != group);
+            }
+        }
+        assert_ne!(group, secret.group(tenant, adapter, b"parent2"), "a group per parent");
+        assert_eq!(group, secret.group(tenant, adapter, b"parent"));
+    }
+
+    #[test]
+    fn an_inferred_key_is_of_all_that_it_was_given() {
+        let secret = KeySecret::new(&[7; 32]);
+        let key = |secret: &KeySecret, names: [&str; 3], pieces: &[(u8, &str)]| {
+            let mut opening = secret.opening();
+            for (kind, piece) in pieces {
+                opening.add(*kind, piece.as_bytes());
+            }
+            secret.inferred(names[0], names[1], names[2], opening)
+        };
+        let names = ["t", "a", "m"];
+        let all = [
+            key(&secret, names, &[(1, "ab"), (2, "c")]),
+            key(&secret, names, &[(1, "a"), (2, "bc")]),
+            key(&secret, names, &[(2, "ab"), (1, "c")]),
+            key(&secret, names, &[(1, "ab")]),
+            key(&secret, names, &[(1, "ab"), (2, "c"), (2, "")]),
+            key(&secret, names, &[(1, "ab\u{2}\u{1}\0\0\0\0\0\0\0c")]),
+            key(&secret, ["ta", "", "m"], &[(1, "ab"), (2, "c")]),
+            key(&secret, ["t", "am", ""], &[(1, "ab"), (2, "c")]),
+            key(&secret, ["t", "a", "n"], &[(1, "ab"), (2, "c")]),
+            key(&KeySecret::new(&[8; 32]), names, &[(1, "ab"), (2, "c")]),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all[i + 1..].iter().all(|b| a != b), "{i}");
+        }
+        assert_eq!(all[0], key(&secret, names, &[(1, "ab"), (2, "c")]));
     }
 
     #[test]

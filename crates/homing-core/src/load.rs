@@ -7,6 +7,7 @@ use crate::ids::{DpRank, WorkerId};
 use foldhash::fast::FixedState;
 use slab::Slab;
 use std::collections::HashMap;
+use std::iter::Sum;
 
 /// What one request costs its target at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +27,16 @@ pub struct Load {
     pub prefill_tokens: u64,
     /// KV blocks that they occupy: of their prompts, and of their outputs so far.
     pub blocks: u64,
+}
+
+impl Sum for Load {
+    fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
+        loads.fold(Self::default(), |a, b| Self {
+            active_requests: a.active_requests + b.active_requests,
+            prefill_tokens: a.prefill_tokens + b.prefill_tokens,
+            blocks: a.blocks + b.blocks,
+        })
+    }
 }
 
 /// A request's place in the ledger. Consumed by [`Ledger::free`].
@@ -88,8 +99,8 @@ impl Ledger {
         });
     }
 
-    /// The request has ended.
-    pub(crate) fn free(&mut self, booking: Booking) {
+    /// The request has ended; whom it was booked on.
+    pub(crate) fn free(&mut self, booking: Booking) -> WorkerId {
         let row = self.bookings.remove(booking.0);
         if let Some(gauge) = self.gauges.get_mut(&row.at) {
             gauge.active_requests -= 1;
@@ -99,6 +110,7 @@ impl Ledger {
                 self.gauges.remove(&row.at);
             }
         }
+        row.at.0
     }
 
     /// What a target has to do.

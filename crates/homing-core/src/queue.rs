@@ -10,9 +10,22 @@
 //! next is found by a cursor that only moves forward until capacity is freed; what it steps over has
 //! tried since, so each vain try costs one step.
 
+use crate::ids::WorkerId;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
+
+/// What a request waits for. Each line is a queue of its own, so that nobody who waits for one worker
+/// stands before others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Line {
+    /// Any worker that is free.
+    Any,
+    /// A worker that the request names, until it is free.
+    Named(WorkerId),
+    /// The session's home, until it is no longer overloaded.
+    Home(WorkerId),
+}
 
 /// A request's place in the queue. Consumed by claim or cancel.
 #[must_use = "a ticket that is dropped keeps its place until its deadline; cancel it"]
@@ -50,17 +63,24 @@ pub(crate) struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// An empty queue for at most `most` requests.
+    /// An empty queue for at most `most` requests, whose serial numbers come after `serial`: a queue that
+    /// takes another's place must not give its numbers out again.
     #[must_use]
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize, serial: u64) -> Self {
         Self {
             waiting: BTreeMap::new(),
             sleeping: BTreeSet::new(),
-            last_serial: 0,
+            last_serial: serial,
             most,
             round: 1,
             cursor: 0,
         }
+    }
+
+    /// The last serial number that it gave out.
+    #[must_use]
+    pub(crate) fn serial(&self) -> u64 {
+        self.last_serial
     }
 
     /// How many wait.
@@ -196,7 +216,7 @@ mod tests {
 
     #[test]
     fn f42_the_bound_is_kept_and_the_item_comes_back() {
-        let mut q = Queue::new(1);
+        let mut q = Queue::new(1, 0);
         let place = q.push("a", Time::ZERO).unwrap();
         assert_eq!(q.push("b", Time::ZERO).unwrap_err(), "b");
         assert_eq!(q.leave(place).0, "a");
@@ -207,7 +227,7 @@ mod tests {
     #[test]
     fn a_long_queue_costs_no_more_for_each_than_a_short_one() {
         const N: u64 = 100_000;
-        let mut q = Queue::new(N as usize);
+        let mut q = Queue::new(N as usize, 0);
         let mut places: BTreeMap<u64, Place> =
             (1..=N).map(|i| (i, q.push(i, Time::from_micros(1 + i * 7919 % N)).unwrap())).collect();
         let next = |q: &mut Queue<u64>, places: &mut BTreeMap<u64, Place>| {
@@ -264,7 +284,7 @@ mod tests {
         /// The model: a vector of serials. Nothing is lost, nothing served twice, order is kept.
         #[test]
         fn the_queue_equals_a_vector(ops in prop::collection::vec((0u8..9, any::<usize>(), 0u64..50), 0..120)) {
-            let mut q = Queue::new(8);
+            let mut q = Queue::new(8, 0);
             let mut model: Vec<(u64, u64, u64)> = Vec::new(); // item, serial, deadline
             let mut places: Vec<Place> = Vec::new();
             let mut tried = BTreeSet::new();

@@ -1,5 +1,6 @@
 //! What the core must know of the configuration, already validated.
 
+use crate::ids::Role;
 use std::time::Duration;
 
 /// How a request regards its session's binding (R06).
@@ -22,6 +23,40 @@ pub enum OnDown {
     Reject,
 }
 
+/// What happens to a new session when the table is full (R15).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// It is routed without affinity.
+    #[default]
+    RouteUnbound,
+    /// The longest-idle binding makes room.
+    EvictIdle,
+}
+
+/// What a Hard session's request does while its worker is overloaded (R07).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnOverload {
+    /// It is served elsewhere, and the session stays.
+    #[default]
+    Spill,
+    /// It is refused.
+    Reject,
+    /// It waits for its worker.
+    Wait,
+    /// It goes to its worker all the same.
+    Dispatch,
+}
+
+/// What a Hard session's request does when its live worker has just failed it (R07).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It moves, and the session with it.
+    #[default]
+    Rebind,
+    /// It is refused.
+    Reject,
+}
+
 /// Which policy picks among the candidates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
@@ -30,6 +65,8 @@ pub enum PolicyKind {
     Kv,
     /// Fewest active requests.
     LeastLoaded,
+    /// The less loaded of two at random.
+    PowerOfTwo,
     /// One after the other.
     RoundRobin,
     /// Any.
@@ -41,18 +78,47 @@ pub enum PolicyKind {
 pub struct AffinitySettings {
     /// Idle time-to-live of a binding; `None`: sessions are passive (R02).
     pub ttl: Option<Duration>,
-    /// Bindings and first turns under way, at most (R15).
+    /// The prefill role's own (R17); `None`: as `ttl`.
+    pub prefill_ttl: Option<Option<Duration>>,
+    /// Bindings of a partition, at most (R15).
     pub max_sessions: usize,
+    /// What happens to a new session then.
+    pub on_full: OnFull,
     /// What a bound worker that is Down means.
     pub on_down: OnDown,
+    /// What one that is overloaded means.
+    pub on_overload: OnOverload,
+    /// What one that has just failed the request means.
+    pub on_failure: OnFailure,
+    /// Holds and leases on one session, at most; 0: no bound of its own (R27).
+    pub max_parallel: u32,
+    /// Whether bindings are published, for other routers (R23).
+    pub shared: bool,
+}
+
+impl AffinitySettings {
+    /// The time-to-live of a role's bindings; `None`: they are passive there.
+    #[must_use]
+    pub fn ttl_of(&self, role: Role) -> Option<Duration> {
+        match (role, self.prefill_ttl) {
+            (Role::Prefill, Some(own)) => own,
+            _ => self.ttl,
+        }
+    }
 }
 
 impl Default for AffinitySettings {
     fn default() -> Self {
         Self {
             ttl: Some(Duration::from_secs(1800)),
+            prefill_ttl: None,
             max_sessions: 1_000_000,
+            on_full: OnFull::RouteUnbound,
             on_down: OnDown::Rebind,
+            on_overload: OnOverload::Spill,
+            on_failure: OnFailure::Rebind,
+            max_parallel: 32,
+            shared: false,
         }
     }
 }
@@ -60,7 +126,8 @@ impl Default for AffinitySettings {
 /// The admission queue's part.
 #[derive(Clone, Debug)]
 pub struct QueueSettings {
-    /// Waiting requests at most; 0: nothing waits.
+    /// Waiting requests at most; 0: nothing waits but what waits for one worker (R08), of which there
+    /// are at most 1,024.
     pub max_requests: usize,
     /// How long one may wait.
     pub max_wait: Duration,

@@ -7,10 +7,12 @@ use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
 use homing_runtime::fleet::{Fleet, discovery};
 use homing_runtime::ingest::{FeedBook, Ingest};
+use homing_runtime::keep::{Keeper, Keyed, Restored};
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::metrics::Metrics;
 use homing_runtime::settings::{IndexSource, Settings};
 use homing_runtime::shell::Shell;
+use homing_runtime::snapshot::{KeyError, WriteError};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -54,6 +56,12 @@ pub enum StartError {
         /// `models.name`.
         model: String,
     },
+    /// `affinity.key_file` can't be used.
+    #[error("affinity.key_file: {0}")]
+    Key(KeyError),
+    /// `affinity.snapshot` can't be written.
+    #[error("affinity.snapshot: {0}")]
+    Snapshot(WriteError),
     /// The system gives no randomness or no threads.
     #[error("the system refuses {what}: {cause}")]
     System {
@@ -72,6 +80,7 @@ pub struct Server {
     shell: Arc<Shell>,
     life: Lifecycle,
     settings: Arc<Settings>,
+    keeper: Option<Arc<Keeper>>,
 }
 
 impl Server {
@@ -97,7 +106,12 @@ impl Server {
         let mut entropy = [0u8; 32];
         getrandom::fill(&mut entropy).map_err(|e| system("randomness")(e.to_string()))?;
         let prompts = load_prompts(&settings)?;
-        let shell = Shell::new(&settings, &entropy);
+        let keyed = Keyed::find(&settings.affinity, entropy).map_err(StartError::Key)?;
+        let shell = Shell::keyed(&settings, keyed.secret(), &entropy);
+        let keeper = match &settings.affinity.snapshot {
+            Some(path) => Some(keep(Keeper::new(shell.clone(), path.clone(), keyed)).await?),
+            None => None,
+        };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool = ComputePool::start(cores).map_err(|e| system("threads")(e.to_string()))?;
         try_templates(&prompts, &pool, shell.now()).await?;
@@ -118,9 +132,19 @@ impl Server {
         let listen = settings.gateway.listen;
         let gateway =
             Gateway::new(shell.clone(), settings.clone(), prompts, pool, life.clone(), &entropy);
-        let gateway = Listening::start(Arc::new(gateway), &life, cores)
+        let gateway = Arc::new(gateway);
+        let listening = Listening::start(gateway.clone(), &life, cores)
             .map_err(failed("gateway.listen", listen))?;
 
+        if let Some((keeper, restored)) = &keeper {
+            if restored.bindings > 0 {
+                life.spawn(shell.clone().warm_up(settings.health.timeout * 2));
+            }
+            let (keeper, finished) = (keeper.clone(), life.finished().clone());
+            life.spawn(async move {
+                finished.run_until_cancelled(keeper.keep()).await;
+            });
+        }
         let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, life.clone());
         life.spawn(fleet.clone().follow(discovery::static_list(settings.workers.clone())));
         let keep_time = shell.clone().keep_time();
@@ -129,8 +153,11 @@ impl Server {
             finished.run_until_cancelled(keep_time).await;
         });
         // Not tracked: it outlives the drain, which it reports, and ends with the runtime.
-        tokio::spawn(admin::serve(admin_listener, shell.clone(), fleet, life.clone()));
-        Ok(Self { gateway, admin, shell, life, settings })
+        let admin_server =
+            admin::serve(admin_listener, shell.clone(), fleet, gateway, life.clone());
+        tokio::spawn(admin_server);
+        let keeper = keeper.map(|(keeper, _)| keeper);
+        Ok(Self { gateway: listening, admin, shell, life, settings, keeper })
     }
 
     /// Where clients connect.
@@ -157,8 +184,29 @@ impl Server {
         self.life.shut_down(self.settings.gateway.shutdown_delay).await;
         let streams = self.gateway.ended().await;
         let tasks = self.life.finish(TASKS_GRACE).await;
+        if let Some(keeper) = self.keeper {
+            let path = keeper.path().to_owned();
+            let write = move || keeper.write().map_err(|e| e.to_string());
+            let written = tokio::task::spawn_blocking(write).await;
+            if let Err(error) = written.map_err(|e| e.to_string()).flatten() {
+                tracing::error!(path = %path.display(), error, "sessions could not be kept");
+            }
+        }
         streams && tasks
     }
+}
+
+/// Brings the sessions of before back, and writes them at once: so that the secret of a first start is
+/// kept, and a place that can't be written is known now and not when it is needed.
+async fn keep(keeper: Arc<Keeper>) -> Result<(Arc<Keeper>, Restored), StartError> {
+    let job = move || {
+        let restored = keeper.restore();
+        keeper.write().map_err(StartError::Snapshot)?;
+        Ok((keeper, restored))
+    };
+    let system =
+        |e: tokio::task::JoinError| StartError::System { what: "a thread", cause: e.to_string() };
+    tokio::task::spawn_blocking(job).await.map_err(system)?
 }
 
 /// The tokenizers of the configuration, by served name. One folder is loaded once.

@@ -14,14 +14,19 @@ mod gateway {
     mod client;
     mod draining;
     mod ends;
+    mod failing;
     mod limits;
+    mod lives;
     mod log;
+    mod overload;
+    mod previews;
     mod queueing;
     mod requests;
     mod serving;
     mod sessions;
     mod slow;
     mod streams;
+    mod targets;
     mod worker;
     mod world;
 }

@@ -6,6 +6,7 @@ use homing_core::affinity::Outcome;
 use homing_core::ask::{self, Abandon, Ask, Dispatch, Failure, Refusal, Step, Ticket, TicketId};
 use homing_core::explain::Placement;
 use homing_core::fleet::WorkerInfo;
+use homing_core::ids::DpRank;
 use std::sync::Arc;
 
 /// A place in the queue; dropped, it is left.
@@ -98,6 +99,13 @@ impl Checked {
     #[must_use]
     pub fn worker(&self) -> Arc<WorkerInfo> {
         self.inner().grant().worker().clone()
+    }
+
+    /// Its rank, where it has several.
+    #[must_use]
+    pub fn rank(&self) -> Option<DpRank> {
+        let grant = self.inner().grant();
+        grant.target().rank.filter(|_| grant.worker().spec.ranks.count() > 1)
     }
 
     /// Why it.

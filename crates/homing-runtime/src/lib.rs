@@ -9,6 +9,8 @@
 //! fleet        the workers as tasks: probing them, learning what they serve
 //! ingest       their KV events over ZMQ, into the index
 //! compute      a bounded pool for work that would stall streams
+//! snapshot     bindings and the session secret, in a file
+//! keep         the core's sessions into that file, and back
 //! metrics      every metric, in one place
 //! lifecycle    tasks, and how they end
 //! ```
@@ -20,10 +22,15 @@ pub mod compute;
 pub mod fleet;
 pub mod guard;
 pub mod ingest;
+mod interleave;
+#[cfg(test)]
+mod journeys;
+pub mod keep;
 pub mod lifecycle;
 pub mod metrics;
 pub mod settings;
 pub mod shell;
+pub mod snapshot;
 #[cfg(test)]
 mod testing;
 pub mod upstream;

@@ -5,8 +5,8 @@
 
 use crate::ingest::FeedBook;
 use crate::shell::Shell;
+use homing_core::affinity::MoveReason;
 use homing_core::affinity::Outcome;
-use homing_core::affinity::table::MoveReason;
 use homing_core::ask::Failure;
 use homing_core::fleet::State;
 use parking_lot::Mutex;
@@ -42,6 +42,11 @@ struct ModelLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
 }
@@ -61,12 +66,16 @@ fn quick() -> Histogram {
     ])
 }
 
+const WRITTEN: &str = "written";
+const FAILED: &str = "failed";
+
 /// A failure as a label.
 fn word(failure: Failure) -> &'static str {
     match failure {
         Failure::Refused => "refused",
         Failure::Unreachable => "unreachable",
         Failure::Broken => "broken",
+        Failure::Overloaded(_) => "overloaded",
     }
 }
 
@@ -91,6 +100,10 @@ pub struct Metrics {
     pub untokenized: Counter,
     /// `homing_affinity_ignored_keys_total`: session ids of other tools that were too long (R01, F06).
     pub ignored_keys: Counter,
+    /// Requests with a session that a host refused before the core heard of them; part of
+    /// `homing_affinity_resolutions_total{outcome="rejected"}`.
+    pub rejected: Counter,
+    snapshots: Family<OutcomeLabel, Counter>,
 }
 
 impl fmt::Debug for Metrics {
@@ -122,10 +135,16 @@ impl Metrics {
             predicted_cached_tokens: Counter::default(),
             untokenized: Counter::default(),
             ignored_keys: Counter::default(),
+            rejected: Counter::default(),
+            snapshots: Family::default(),
         };
         // Seen before the first one, so that a rate has a start.
-        for reason in [Failure::Refused, Failure::Unreachable, Failure::Broken] {
+        let broken = [Failure::Refused, Failure::Unreachable, Failure::Broken];
+        for reason in broken.into_iter().chain([Failure::Overloaded(None)]) {
             let _ = m.retries.get_or_create(&ReasonLabel { reason: word(reason) });
+        }
+        for outcome in [WRITTEN, FAILED] {
+            let _ = m.snapshots.get_or_create(&OutcomeLabel { outcome });
         }
         {
             let mut r = m.registry.lock();
@@ -147,6 +166,8 @@ impl Metrics {
             r.register("prompts_untokenized", help, m.untokenized.clone());
             let help = "Session ids of other tools that were too long and count as absent";
             r.register("affinity_ignored_keys", help, m.ignored_keys.clone());
+            let help = "Attempts to write the sessions to affinity.snapshot";
+            r.register("affinity_snapshots", help, m.snapshots.clone());
             let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
             r.register("build", "The running binary", build);
         }
@@ -187,6 +208,12 @@ impl Metrics {
     /// A request was moved.
     pub fn retries(&self, failure: Failure) {
         self.retries.get_or_create(&ReasonLabel { reason: word(failure) }).inc();
+    }
+
+    /// The sessions were written to their file, or could not be.
+    pub fn snapshot_written(&self, well: bool) {
+        let outcome = if well { WRITTEN } else { FAILED };
+        self.snapshots.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// Prometheus' text form.
@@ -266,7 +293,10 @@ impl Collector for Watcher {
         let one = |value| [(&[] as &[(&str, &str)], value)];
 
         let outcomes: Vec<_> = Outcome::ALL
-            .map(|o| ([("outcome", o.word())], sum(&|s| s.outcomes[o as usize])))
+            .map(|o| {
+                let here = if o == Outcome::Rejected { shell.metrics().rejected.get() } else { 0 };
+                ([("outcome", o.word())], here + sum(&|s| s.outcomes[o as usize]))
+            })
             .into();
         let help = "Requests by what happened to their session";
         let series = outcomes.iter().map(|(l, v)| (&l[..], *v));
@@ -275,17 +305,21 @@ impl Collector for Watcher {
         family(&mut e, "affinity_bindings", "Sessions bound", gauge, one(bindings))?;
         let leases = sum(&|s| s.leases as u64);
         family(&mut e, "affinity_leases", "Leases and bound holds", gauge, one(leases))?;
-        let full = sum(&|s| s.full_table);
+        let full = sum(&|s| s.table.full);
         let help = "Sessions routed unbound, the table being full";
         family(&mut e, "affinity_full_table_fallbacks", help, counter, one(full))?;
-        let expired = sum(&|s| s.expired);
+        let expired = sum(&|s| s.table.expired);
         let help = "Sessions that idled out";
         family(&mut e, "affinity_expired", help, counter, one(expired))?;
+        let evicted = sum(&|s| s.table.evicted);
+        let help = "Sessions that made room for others in a full table";
+        family(&mut e, "affinity_evicted", help, counter, one(evicted))?;
         let help = "Requests that wait for another's selection: always 0, since selection never waits \
                     here; the series is kept for dashboards that know it";
         family(&mut e, "affinity_waiters", help, gauge, one(0))?;
-        let moves: Vec<_> =
-            MoveReason::ALL.map(|r| ([("reason", r.word())], sum(&|s| s.moves[r as usize]))).into();
+        let moves: Vec<_> = MoveReason::ALL
+            .map(|r| ([("reason", r.word())], sum(&|s| s.table.moves[r as usize])))
+            .into();
         let series = moves.iter().map(|(l, v)| (&l[..], *v));
         family(&mut e, "affinity_moves", "Sessions bound elsewhere than before", counter, series)?;
         let waiting = sum(&|s| s.waiting as u64);

@@ -20,6 +20,39 @@ async fn sessions_that_idled_out_are_counted() {
     clock.abort();
 }
 
+#[tokio::test]
+async fn sessions_that_found_no_room_or_made_some_are_counted_and_so_are_moves() {
+    for (on_full, evicted, full) in [("evict_idle", 1, 0), ("route_unbound", 0, 1)] {
+        let text = format!("affinity.max_sessions = 1\naffinity.on_full = '{on_full}'\n");
+        let shell = shell(&text, &["a", "b"]);
+        Metrics::watch(&shell, Arc::default());
+        for session in ["s", "t"] {
+            let checked = shell.admit(ask(&shell, session)).await.unwrap().check().unwrap();
+            drop(checked.begin());
+        }
+        assert!(has(&shell, &format!("homing_affinity_evicted_total {evicted}")), "{on_full}");
+        assert!(has(&shell, &format!("homing_affinity_full_table_fallbacks_total {full}")));
+        let bound = if evicted == 1 { "t" } else { "s" };
+        let checked = shell.admit(ask(&shell, bound)).await.unwrap().check().unwrap();
+        let moved = checked.failed(Failure::Broken).await.unwrap().check().unwrap().begin();
+        assert_eq!(moved.1, Outcome::Rebound);
+        assert!(has(&shell, "homing_affinity_moves_total{reason=\"failed\"} 1"));
+        assert!(has(&shell, "homing_affinity_moves_total{reason=\"overloaded\"} 0"));
+    }
+}
+
+#[tokio::test]
+async fn r07_a_worker_that_was_overloaded_is_told_to_be_well_without_a_request() {
+    let shell = shell("", &["a"]);
+    let checked = shell.admit(ask(&shell, "")).await.unwrap().check().unwrap();
+    assert!(checked.failed(Failure::Overloaded(None)).await.is_err(), "nobody else is there");
+    let shed = || shell.core().workers()[0].part.shed;
+    assert!(shed());
+    let clock = tokio::spawn(shell.clone().keep_time());
+    eventually("its time is over", || !shed()).await;
+    clock.abort();
+}
+
 #[test]
 fn lost_log_lines_are_read_from_who_counts_them() {
     let shell = shell("", &[]);

@@ -3,13 +3,15 @@
 
 use crate::clock::Clock;
 use crate::guard::{Granted, Waiting};
+use crate::interleave;
 use crate::metrics::Metrics;
 use homing_core::SelectionCore;
 use homing_core::ask::{Admission, Ask, Output, Refusal, TicketId};
-use homing_core::fleet::FleetEvent;
+use homing_core::fleet::{FleetEvent, State};
 use homing_core::ids::KeySecret;
 use homing_core::settings::{
-    AffinitySettings, CoreSettings, Mode, OnDown, PolicyKind, QueueSettings,
+    AffinitySettings, CoreSettings, Mode, OnDown, OnFailure, OnFull, OnOverload, PolicyKind,
+    QueueSettings,
 };
 use homing_core::time::Time;
 use parking_lot::Mutex;
@@ -31,6 +33,8 @@ pub struct Shell {
     sleepers: Mutex<HashMap<TicketId, Sleeper>>,
     /// Readiness latches: losing the last worker doesn't unready the router.
     was_ready: AtomicBool,
+    /// Sessions were restored, and some of their workers have not been heard of yet: they would be refused.
+    warming: AtomicBool,
 }
 
 /// Somebody in the queue, or a wake-up that came before its sleeper lay down.
@@ -44,10 +48,16 @@ impl Shell {
     /// A shell with an empty core. `entropy` keys sessions and seeds every choice.
     #[must_use]
     pub fn new(settings: &Settings, entropy: &[u8; 32]) -> Arc<Self> {
+        Self::keyed(settings, KeySecret::new(entropy), entropy)
+    }
+
+    /// The same with a secret that outlives the process: the choices of two processes must not be the same,
+    /// though their sessions' keys are.
+    #[must_use]
+    pub fn keyed(settings: &Settings, secret: KeySecret, entropy: &[u8; 32]) -> Arc<Self> {
         let mut seed = [0u8; 8];
         seed.copy_from_slice(&entropy[..8]);
         // The choices' seed must say nothing about the key: it goes through the keyed hash first.
-        let secret = KeySecret::new(entropy);
         let seed = secret.digest(secret.session("", "", &seed)).0;
         Arc::new(Self {
             core: SelectionCore::new(core_settings(settings), seed),
@@ -56,6 +66,7 @@ impl Shell {
             metrics: Metrics::new(),
             sleepers: Mutex::default(),
             was_ready: AtomicBool::new(false),
+            warming: AtomicBool::new(false),
         })
     }
 
@@ -68,6 +79,8 @@ impl Shell {
     /// Now.
     #[must_use]
     pub fn now(&self) -> Time {
+        // Whoever asks is about to call the core.
+        interleave::point();
         self.clock.now()
     }
 
@@ -107,6 +120,8 @@ impl Shell {
                 Admission::Waiting(ticket) => {
                     since.get_or_insert_with(|| self.now());
                     let waiting = Waiting::new(self.clone(), ticket);
+                    // What it has freed, or what has become of time, is for others, or even for itself.
+                    self.pump();
                     self.sleep(waiting.id()).await;
                     admission = self.core.claim(self.now(), waiting.into_ticket());
                 }
@@ -121,6 +136,7 @@ impl Shell {
     }
 
     async fn sleep(&self, id: TicketId) {
+        interleave::point();
         let called = {
             let mut sleepers = self.sleepers.lock();
             match sleepers.remove(&id) {
@@ -138,11 +154,13 @@ impl Shell {
 
     /// Whoever waited under `id` has left.
     pub(crate) fn forget_sleeper(&self, id: TicketId) {
+        interleave::point();
         self.sleepers.lock().remove(&id);
     }
 
     /// Does what the core wants done. After every call that may free capacity or change the fleet.
     pub fn pump(&self) {
+        interleave::point();
         // Held throughout, so that who takes a wake-up from the core has also delivered it when another
         // finds none left.
         let mut sleepers = self.sleepers.lock();
@@ -175,16 +193,30 @@ impl Shell {
         }
     }
 
-    /// Whether some worker was ever ready.
+    /// Whether some worker was ever ready, and restored sessions have been waited for.
     #[must_use]
     pub fn ready(&self) -> bool {
-        self.was_ready.load(Ordering::Relaxed)
+        self.was_ready.load(Ordering::Relaxed) && !self.warming.load(Ordering::Relaxed)
+    }
+
+    /// Holds readiness back until every worker has been heard of, or found Down, for at most `most`: the
+    /// sessions that were restored to a worker which has not told yet what it serves can only be refused.
+    pub async fn warm_up(self: Arc<Self>, most: Duration) {
+        const LOOK: Duration = Duration::from_millis(20);
+        self.warming.store(true, Ordering::Relaxed);
+        let heard = async {
+            let starting = |w: &homing_core::core::WorkerView| w.state == State::Starting;
+            while self.core.workers().iter().any(starting) {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let _ = tokio::time::timeout(most, heard).await;
+        self.warming.store(false, Ordering::Relaxed);
     }
 
     /// Takes note of what became of a change of the fleet: one line each in the log, at the level that
     /// it deserves, and the readiness latch.
     pub fn note_fleet(&self, name: &str, events: &[FleetEvent]) {
-        use homing_core::fleet::State;
         for event in events {
             match event {
                 FleetEvent::Registered(id) => {
@@ -226,14 +258,33 @@ impl Shell {
 
 /// The one place where the file's words become the core's.
 fn core_settings(s: &Settings) -> CoreSettings {
+    let a = &s.affinity;
     CoreSettings {
         affinity: AffinitySettings {
-            ttl: s.affinity.ttl,
-            max_sessions: s.affinity.max_sessions,
-            on_down: match s.affinity.on_down {
+            ttl: a.ttl,
+            prefill_ttl: a.prefill_ttl,
+            max_sessions: a.max_sessions,
+            on_full: match a.on_full {
+                settings::OnFull::RouteUnbound => OnFull::RouteUnbound,
+                settings::OnFull::EvictIdle => OnFull::EvictIdle,
+            },
+            on_down: match a.on_down {
                 settings::OnDown::Rebind => OnDown::Rebind,
                 settings::OnDown::Reject => OnDown::Reject,
             },
+            on_overload: match a.on_overload {
+                settings::OnOverload::Spill => OnOverload::Spill,
+                settings::OnOverload::Reject => OnOverload::Reject,
+                settings::OnOverload::Wait => OnOverload::Wait,
+                settings::OnOverload::Dispatch => OnOverload::Dispatch,
+            },
+            on_failure: match a.on_failure {
+                settings::OnFailure::Rebind => OnFailure::Rebind,
+                settings::OnFailure::Reject => OnFailure::Reject,
+            },
+            max_parallel: a.max_parallel,
+            // Nobody listens until replication is built.
+            shared: false,
         },
         queue: QueueSettings {
             max_requests: s.queue.max_requests,
@@ -243,6 +294,7 @@ fn core_settings(s: &Settings) -> CoreSettings {
         policy: match s.routing.policy {
             Policy::Kv => PolicyKind::Kv,
             Policy::LeastLoaded => PolicyKind::LeastLoaded,
+            Policy::PowerOfTwo => PolicyKind::PowerOfTwo,
             Policy::RoundRobin => PolicyKind::RoundRobin,
             Policy::Random => PolicyKind::Random,
         },
@@ -264,3 +316,11 @@ pub fn core_mode(mode: AffinityMode) -> Mode {
 #[cfg(test)]
 #[path = "shell_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "cancel_tests.rs"]
+mod cancelled;
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod modelled;

@@ -130,7 +130,7 @@ async fn r14_the_clock_ends_idle_sessions() {
     drop(live);
     assert_eq!(stats(&shell).bindings, 1);
     eventually("it has idled out", || stats(&shell).bindings == 0).await;
-    assert_eq!(stats(&shell).expired, 1);
+    assert_eq!(stats(&shell).table.expired, 1);
     clock.abort();
 }
 

@@ -3,7 +3,7 @@
 
 use crate::settings::{Settings, Sources};
 use crate::shell::Shell;
-use homing_core::ask::Ask;
+use homing_core::ask::{Ask, Session};
 use homing_core::fleet::{FleetChange, Probe, ServedName, State, WorkerSpec};
 use homing_core::hash::Prompt;
 use homing_core::ids::WorkerId;
@@ -35,12 +35,7 @@ pub(crate) fn shell(text: &str, workers: &[&str]) -> Arc<Shell> {
 }
 
 pub(crate) fn register(shell: &Shell, name: &str) -> WorkerId {
-    let spec = WorkerSpec {
-        name: name.into(),
-        url: format!("http://{name}:1").as_str().into(),
-        labels: Default::default(),
-    };
-    fleet(shell, FleetChange::Register(spec));
+    fleet(shell, FleetChange::Register(WorkerSpec::new(name, &format!("http://{name}:1"))));
     let id = shell.core().worker_named(name).unwrap();
     let serves = vec![ServedName { name: "m".into(), adapter: false }];
     fleet(shell, FleetChange::Serves(id, serves));
@@ -63,7 +58,8 @@ pub(crate) fn ask(shell: &Shell, session: &str) -> Ask {
     let route = shell.core().route("m").unwrap();
     let mut ask = Ask::new(route.partition, route.name, Prompt::of_length(100));
     if !session.is_empty() {
-        ask.session = Some((shell.secret().session("", "", session.as_bytes()), Mode::Hard));
+        let key = shell.secret().session("", "", session.as_bytes());
+        ask.session = Some(Session::new(key, Mode::Hard));
     }
     ask
 }

@@ -1,6 +1,7 @@
 //! The one binary. What each command does lives beside this file, one file a command; `homing --help`
 //! lists them.
 
+mod bench;
 mod check;
 mod demo;
 mod logging;
@@ -39,6 +40,8 @@ enum Command {
     Serve(serve::Args),
     /// Run one simulated engine behind the OpenAI API
     Mock(mock::Args),
+    /// Measure in-process speeds on this machine
+    Bench(bench::Args),
     /// Validate a configuration and print it with its defaults and where each value came from
     Check(check::Args),
 }
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Mock(args) => mock::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Check(args) => check::run(&args),
     };
     match result {

@@ -33,9 +33,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
         let server = Server::start(settings).await.map_err(|error| match error {
-            StartError::Tokenizer { .. } | StartError::Template { .. } => {
-                Failure::Usage(error.to_string())
-            }
+            StartError::Tokenizer { .. }
+            | StartError::Template { .. }
+            | StartError::Key(_)
+            | StartError::Snapshot(_) => Failure::Usage(error.to_string()),
             StartError::Listen { .. } | StartError::System { .. } => {
                 Failure::Failed(anyhow!(error))
             }

@@ -2,12 +2,25 @@
 //!
 //! * [`table`]: the bindings, who holds them, and when they expire;
 //! * [`contract`]: what a hold may do at each step of its request, rule by rule;
-//! * [`version`]: the registers' clock.
+//! * [`outcome`]: what is told of it;
+//! * [`merge`]: what other routers bound, and what they hear of ours (R23);
+//! * [`saved`]: what is kept over a restart (R25);
+//! * [`version`]: the registers' clock;
+//! * `idle`: the list in whose order they expire;
+//! * `entry`, `keys`: one entry a session, and which entry a key has; both grow in small steps.
 //!
 //! A [`Hold`] is one request's claim before its worker has begun to answer; commit turns it into a
 //! [`Lease`]. Neither can be copied, and both are consumed by what ends them.
 
+#[cfg(test)]
+mod by_hand;
 pub mod contract;
+mod entry;
+mod idle;
+mod keys;
+pub mod merge;
+pub mod outcome;
+pub mod saved;
 pub mod table;
 pub mod version;
 
@@ -15,14 +28,15 @@ use crate::ids::{SessionKey, Target};
 use crate::settings::Mode;
 use version::Version;
 
-pub use contract::{Check, Commit, Outcome, Resolved, Standing};
-pub use table::Table;
+pub use contract::{Check, Commit, Resolved, Standing};
+pub use outcome::{MoveReason, Outcome};
+pub use table::{Rules, Table};
 
 /// One request's uncommitted claim on a session.
 #[must_use = "a hold that is dropped leaks its claim; release it"]
 #[derive(Debug)]
 pub struct Hold {
-    slot: usize,
+    slot: u32,
     key: SessionKey,
     kind: HoldKind,
     mode: Mode,
@@ -30,6 +44,9 @@ pub struct Hold {
     had_binding: bool,
     /// The binding's version that selection saw.
     seen: Option<Version>,
+    /// The epoch of a departed binding, which goes when the request has selected another target.
+    leaves: Option<u32>,
+    plan: Plan,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +56,18 @@ enum HoldKind {
     /// Somebody else has selected, and is about to bind.
     Joining(Target),
     /// Bound; this hold already keeps the binding alive.
-    Bound { epoch: u64, target: Target },
+    Bound { epoch: u32, target: Target },
+}
+
+/// What selection decided about a bound session's binding, for the commit to carry out (R07, R11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// The request runs at home, or has none.
+    Home,
+    /// It runs elsewhere, and its session moves there.
+    Move(MoveReason),
+    /// It runs elsewhere, and its session stays at home.
+    Spill,
 }
 
 /// What the hold asks of selection (R04, R06).
@@ -67,6 +95,12 @@ impl Hold {
         }
     }
 
+    /// The session.
+    #[must_use]
+    pub fn key(&self) -> SessionKey {
+        self.key
+    }
+
     /// Where the session was bound when this request resolved it.
     #[must_use]
     pub fn home(&self) -> Option<Target> {
@@ -87,6 +121,6 @@ impl Hold {
 #[must_use = "a lease that is dropped is never released; end it"]
 #[derive(Debug)]
 pub struct Lease {
-    slot: usize,
-    epoch: u64,
+    slot: u32,
+    epoch: u32,
 }

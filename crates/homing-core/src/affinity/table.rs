@@ -1,89 +1,45 @@
 //! The affinity table: bindings, the claims on them, and their expiry.
 //!
-//! One entry per session that is bound or about to be. Every live binding is on one list in the order
+//! One entry per session that is bound or about to be. Every idle binding is on one list in the order
 //! in which it will expire: the idle time-to-live is the same for all, so a binding that starts to
 //! idle goes to the end and nothing is ever sorted. A binding that is in use stays where it stood; the
 //! sweep takes it off when it meets it there, and its last lease puts it back at the end. So expiry
-//! costs O(1) for each binding that idles, and no more at once than the caller allows (R14).
+//! costs O(1) for each binding that idles, and no more at once than the caller allows (R14); and the
+//! longest-idle binding is the first that is not in use (R15).
 
+use super::entry::{Entry, NONE, Slab, flag};
+use super::keys::Keys;
+use super::merge::{Outbox, What};
+use super::outcome::Counters;
 use super::version::{Clock, Version};
 use crate::ids::{SessionKey, Target, WorkerId};
+use crate::settings::OnFull;
 use crate::time::Time;
 use foldhash::fast::FixedState;
-use slab::Slab;
 use std::collections::HashMap;
 use std::time::Duration;
 
-const NONE: usize = usize::MAX;
-
 /// Entries that a full table looks at for one that is due, before it says that it is full.
 const SWEEP_WHEN_FULL: usize = 64;
+/// Entries in use that the search for the longest-idle one steps over at most. They leave the list, so
+/// the next search goes on behind them.
+const SEARCH: usize = 1024;
+/// Claims on one session at once that can be counted, whatever `max_parallel` says.
+pub const CLAIMS_MOST: u32 = 60_000;
 
-/// Where a session lives.
-#[derive(Debug)]
-pub(super) struct Binding {
-    pub(super) target: Target,
-    pub(super) version: Version,
-    /// Unique for every binding ever made, so that a lease of a dropped or replaced one can't count
-    /// for its successor (R13).
-    pub(super) epoch: u64,
-    /// Leases and bound holds.
-    pub(super) pins: u32,
-    /// Since when it idles; of a pinned one, when it last began to.
-    pub(super) idle_since: Time,
-}
-
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: SessionKey,
-    pub(super) binding: Option<Binding>,
-    /// What an initializer has selected and not yet committed; it goes with the last hold, since the
-    /// entry does.
-    pub(super) tentative: Option<Target>,
-    /// A departure took its binding, and nothing was bound since: whoever binds it now moves it (R07).
-    pub(super) lost: bool,
-    /// Uncommitted claims of every kind; they keep the entry.
-    pub(super) holds: u32,
-    linked: bool,
-    before: usize,
-    after: usize,
-}
-
-/// Why a session was bound elsewhere than before, for `affinity_moves_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MoveReason {
-    /// The bound worker has departed.
-    Departed,
-    /// The bound worker failed the very request.
-    Failed,
-    /// A soft session went elsewhere.
-    Soft,
-}
-
-impl MoveReason {
-    /// Every reason, in the order of [`Counters::moves`].
-    pub const ALL: [Self; 3] = [Self::Departed, Self::Failed, Self::Soft];
-
-    /// The metric's label.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Departed => "departed",
-            Self::Failed => "failed",
-            Self::Soft => "soft",
-        }
-    }
-}
-
-/// What happened in the table so far; only counted up.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
-    /// Sessions that found no room.
-    pub full: u64,
-    /// Bindings that idled out.
-    pub expired: u64,
-    /// Moves, by [`MoveReason`].
-    pub moves: [u64; 3],
+/// What one partition's table goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Idle time-to-live of a binding.
+    pub ttl: Duration,
+    /// Bindings at most.
+    pub max_sessions: usize,
+    /// What happens to a new session then (R15).
+    pub on_full: OnFull,
+    /// Holds and leases on one session at most; 0: [`CLAIMS_MOST`] (R27).
+    pub max_parallel: u32,
+    /// Whether other routers hear of its bindings (R23).
+    pub shared: bool,
 }
 
 /// One binding as the admin API shows it.
@@ -99,47 +55,52 @@ pub struct SessionView {
     pub idle: Duration,
     /// Its version.
     pub version: Version,
+    /// Its final turn has been committed: it goes with its last lease (R19).
+    pub last: bool,
 }
 
 /// The table of one partition.
 #[derive(Debug)]
 pub struct Table {
-    pub(super) entries: Slab<Entry>,
-    by_key: HashMap<SessionKey, usize, FixedState>,
+    pub(super) rules: Rules,
+    pub(super) entries: Slab,
+    keys: Keys,
     /// Bindings per worker; looked up, never walked.
-    per_worker: HashMap<WorkerId, usize, FixedState>,
-    first: usize,
-    last: usize,
+    per_worker: HashMap<WorkerId, u32, FixedState>,
+    pub(super) first: u32,
+    pub(super) last: u32,
     bound: usize,
+    removed: usize,
     /// Leases and bound holds, those of dropped and replaced bindings included.
     pub(super) leases: usize,
-    pub(super) ttl: Duration,
-    pub(super) max_sessions: usize,
-    next_epoch: u64,
     /// When the last binding began to idle.
-    latest: Time,
-    clock: Clock,
+    pub(super) latest: Time,
+    pub(super) clock: Clock,
     pub(super) counters: Counters,
+    pub(super) outbox: Outbox,
+    /// Restored and not yet on the list.
+    pub(super) restored: Vec<(Time, u32)>,
 }
 
 impl Table {
-    /// An empty table with room for `max_sessions`.
+    /// An empty table of router number `writer`.
     #[must_use]
-    pub fn new(ttl: Duration, max_sessions: usize, writer: u32) -> Self {
+    pub fn new(rules: Rules, writer: u32) -> Self {
         Self {
-            entries: Slab::new(),
-            by_key: HashMap::default(),
+            rules,
+            entries: Slab::default(),
+            keys: Keys::new(),
             per_worker: HashMap::default(),
             first: NONE,
             last: NONE,
             bound: 0,
+            removed: 0,
             leases: 0,
-            ttl,
-            max_sessions,
-            next_epoch: 0,
             latest: Time::ZERO,
             clock: Clock::new(writer),
             counters: Counters::default(),
+            outbox: Outbox::default(),
+            restored: Vec::new(),
         }
     }
 
@@ -157,7 +118,7 @@ impl Table {
 
     /// How many sessions live at `worker`.
     #[must_use]
-    pub fn bindings_of(&self, worker: WorkerId) -> usize {
+    pub fn bindings_of(&self, worker: WorkerId) -> u32 {
         self.per_worker.get(&worker).copied().unwrap_or(0)
     }
 
@@ -167,32 +128,99 @@ impl Table {
         self.counters
     }
 
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.entries.bytes() + self.keys.bytes()
+    }
+
     /// One session, if it is bound and not yet past its idle time.
     #[must_use]
     pub fn get(&self, now: Time, key: SessionKey) -> Option<SessionView> {
-        let entry = self.entries.get(*self.by_key.get(&key)?)?;
-        self.view(now, entry)
+        self.view(now, self.entries.get(self.find(key)?)?)
     }
 
     /// Where the first turn of an unbound session is about to run.
     #[must_use]
     pub fn tentative(&self, key: SessionKey) -> Option<Target> {
-        self.entries.get(self.find(key)?)?.tentative
+        self.entries.get(self.find(key)?)?.tentative()
     }
 
-    /// The bound sessions, in the table's own order.
-    pub fn iter(&self, now: Time) -> impl Iterator<Item = SessionView> + use<'_> {
-        self.entries.iter().filter_map(move |(_, e)| self.view(now, e))
+    /// Holds and leases on a session.
+    #[must_use]
+    pub fn claims(&self, key: SessionKey) -> u32 {
+        self.find(key).and_then(|slot| self.entries.get(slot)).map_or(0, Entry::claims)
+    }
+
+    /// Whether one more claim on `key` would be one too many (R27). `departed`: its binding has departed,
+    /// and leases on that don't count.
+    #[must_use]
+    pub fn is_hot(&self, key: SessionKey, departed: bool) -> bool {
+        let entry = self.find(key).and_then(|slot| self.entries.get(slot));
+        let counts = |e: &Entry| e.claims() - if departed { e.leases } else { 0 };
+        entry.map_or(0, counts) >= self.most_claims()
+    }
+
+    /// Whether a first turn of `key` would find no room (R15).
+    #[must_use]
+    pub fn would_be_full(&self, now: Time, key: SessionKey) -> bool {
+        self.rules.on_full == OnFull::RouteUnbound
+            && self.bound >= self.rules.max_sessions
+            && self.find(key).is_none()
+            && !self.someone_due(now)
+    }
+
+    /// Whether a sweep of a full table would drop a binding.
+    fn someone_due(&self, now: Time) -> bool {
+        let mut slot = self.first;
+        for _ in 0..SWEEP_WHEN_FULL {
+            let due = |e: &&Entry| now >= e.idle_since + self.rules.ttl;
+            let Some(entry) = self.entries.get(slot).filter(due) else { break };
+            if entry.is(flag::BOUND) && !entry.pinned() {
+                return true;
+            }
+            slot = entry.after;
+        }
+        false
+    }
+
+    pub(super) fn most_claims(&self) -> u32 {
+        match self.rules.max_parallel {
+            0 => CLAIMS_MOST,
+            most => most.min(CLAIMS_MOST),
+        }
+    }
+
+    /// The bound sessions among the next `most` entries from `*cursor` on, in the table's own order,
+    /// into `out`. False: there are no more. Entries never move: what is bound throughout a walk is met
+    /// once.
+    pub fn walk(
+        &self,
+        now: Time,
+        cursor: &mut u32,
+        most: u32,
+        mut out: impl FnMut(SessionView),
+    ) -> bool {
+        let end = self.entries.end().min(cursor.saturating_add(most));
+        for slot in *cursor..end {
+            if let Some(view) = self.entries.get(slot).and_then(|e| self.view(now, e)) {
+                out(view);
+            }
+        }
+        *cursor = end;
+        end < self.entries.end()
     }
 
     fn view(&self, now: Time, entry: &Entry) -> Option<SessionView> {
-        let b = entry.binding.as_ref()?;
-        (!self.expired(now, b)).then(|| SessionView {
-            key: entry.key,
-            target: b.target,
-            leases: b.pins,
-            idle: if b.pins > 0 { Duration::ZERO } else { now.since(b.idle_since) },
-            version: b.version,
+        let target = entry.bound()?;
+        let idle = if entry.pinned() { Duration::ZERO } else { now.since(entry.idle_since) };
+        (!self.expired(now, entry)).then(|| SessionView {
+            key: entry.key(),
+            target,
+            leases: entry.leases + u32::from(entry.bound_holds),
+            idle,
+            version: entry.version(),
+            last: entry.is(flag::LAST),
         })
     }
 
@@ -200,7 +228,7 @@ impl Table {
     pub fn unbind(&mut self, now: Time, key: SessionKey) -> bool {
         let Some(slot) = self.find(key) else { return false };
         self.drop_if_expired(now, slot);
-        let bound = self.drop_binding(slot);
+        let bound = self.remove_binding(now, slot);
         self.drop_entry_if_unused(slot);
         bound
     }
@@ -210,12 +238,16 @@ impl Table {
         let mut dropped = 0;
         for _ in 0..most {
             let slot = self.first;
-            let Some(b) = self.entries.get(slot).and_then(|e| e.binding.as_ref()) else { break };
-            if now < b.idle_since + self.ttl {
+            let Some(entry) = self.entries.get(slot) else { break };
+            if now < entry.idle_since + self.rules.ttl {
                 break;
             }
-            if b.pins > 0 {
+            if entry.pinned() {
                 self.unlink(slot);
+                continue;
+            }
+            if self.forget_removed(slot) {
+                self.drop_entry_if_unused(slot);
                 continue;
             }
             self.drop_binding(slot);
@@ -229,146 +261,150 @@ impl Table {
     /// When [`Self::expire`] has something to do next.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Time> {
-        let b = self.entries.get(self.first)?.binding.as_ref()?;
-        Some(b.idle_since + self.ttl)
+        Some(self.entries.get(self.first)?.idle_since + self.rules.ttl)
     }
 
-    pub(super) fn expired(&self, now: Time, b: &Binding) -> bool {
-        b.pins == 0 && now >= b.idle_since + self.ttl
+    /// Whether a binding is past its idle time.
+    pub(super) fn expired(&self, now: Time, entry: &Entry) -> bool {
+        !entry.pinned() && now >= entry.idle_since + self.rules.ttl
     }
 
-    pub(super) fn find(&self, key: SessionKey) -> Option<usize> {
-        self.by_key.get(&key).copied()
+    pub(super) fn find(&self, key: SessionKey) -> Option<u32> {
+        self.keys.find(key.0, |slot| self.entries[slot].key() == key)
     }
 
-    /// A new entry without a binding; `None` when the table is full.
-    pub(super) fn create(&mut self, now: Time, key: SessionKey) -> Option<usize> {
-        if self.entries.len() >= self.max_sessions {
+    /// A new entry without a binding; `None` when there can't be one.
+    pub(super) fn create(&mut self, key: SessionKey) -> Option<u32> {
+        let slot = self.entries.insert(key)?;
+        if self.keys.insert(key.0, slot) {
+            return Some(slot);
+        }
+        self.entries.remove(slot);
+        None
+    }
+
+    /// Whether there is room for one more binding, now or by what is due.
+    pub(super) fn has_room(&mut self, now: Time) -> bool {
+        if self.bound >= self.rules.max_sessions {
             // What is due may stand behind what is in use.
             self.expire(now, SWEEP_WHEN_FULL);
         }
-        if self.entries.len() >= self.max_sessions {
-            return None;
-        }
-        let slot = self.entries.insert(Entry {
-            key,
-            binding: None,
-            tentative: None,
-            lost: false,
-            holds: 0,
-            linked: false,
-            before: NONE,
-            after: NONE,
-        });
-        self.by_key.insert(key, slot);
-        Some(slot)
+        self.bound < self.rules.max_sessions
     }
 
-    /// Binds an entry to `target`, replacing what it was bound to; it has one pin.
-    pub(super) fn bind(&mut self, now: Time, slot: usize, target: Target) -> u64 {
+    /// Makes room for one more binding, if need be and if the rules allow (R15).
+    pub(super) fn make_room(&mut self, now: Time) -> bool {
+        self.has_room(now) || (self.rules.on_full == OnFull::EvictIdle && self.evict_idle())
+    }
+
+    /// Drops the longest-idle binding that has no lease.
+    fn evict_idle(&mut self) -> bool {
+        for _ in 0..SEARCH {
+            let slot = self.first;
+            let Some(entry) = self.entries.get(slot) else { return false };
+            if entry.pinned() {
+                self.unlink(slot);
+            } else if self.forget_removed(slot) {
+                self.drop_entry_if_unused(slot);
+            } else {
+                self.drop_binding(slot);
+                self.drop_entry_if_unused(slot);
+                self.counters.evicted += 1;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Binds an entry to `target`, replacing what it was bound to, without any claim on it and not on
+    /// the list; gives the binding's epoch.
+    pub(super) fn bind(&mut self, now: Time, slot: u32, target: Target, version: Version) -> u32 {
         self.drop_binding(slot);
-        let version = self.clock.next(now);
-        self.next_epoch += 1;
-        let epoch = self.next_epoch;
+        self.forget_removed(slot);
         let entry = &mut self.entries[slot];
-        (entry.tentative, entry.lost) = (None, false);
-        entry.binding = Some(Binding { target, version, epoch, pins: 1, idle_since: now });
+        entry.set(flag::TENTATIVE | flag::LOST | flag::LAST, false);
+        entry.set(flag::BOUND, true);
+        entry.set_target(target);
+        entry.set_version(version);
+        (entry.idle_since, entry.spills) = (now, 0);
+        entry.epoch = entry.epoch.wrapping_add(1);
+        let epoch = entry.epoch;
         self.bound += 1;
         *self.per_worker.entry(target.worker).or_default() += 1;
-        self.leases += 1;
         epoch
     }
 
-    /// False if there was none.
-    pub(super) fn drop_binding(&mut self, slot: usize) -> bool {
+    /// Whoever holds or leases it goes on without it. False if there was none.
+    pub(super) fn drop_binding(&mut self, slot: u32) -> bool {
+        let Some(target) = self.entries[slot].bound() else { return false };
         self.unlink(slot);
-        let Some(b) = self.entries[slot].binding.take() else { return false };
+        let entry = &mut self.entries[slot];
+        entry.set(flag::BOUND | flag::LAST, false);
+        entry.other_holds += entry.bound_holds;
+        (entry.bound_holds, entry.leases, entry.spills) = (0, 0, 0);
+        // Whatever named it names nothing from now on.
+        entry.epoch = entry.epoch.wrapping_add(1);
         self.bound -= 1;
-        if let Some(n) = self.per_worker.get_mut(&b.target.worker) {
+        if let Some(n) = self.per_worker.get_mut(&target.worker) {
             *n -= 1;
             if *n == 0 {
-                self.per_worker.remove(&b.target.worker);
+                self.per_worker.remove(&target.worker);
             }
         }
         true
     }
 
-    /// A binding past its idle time is gone for whoever looks at it, swept or not (R14).
-    pub(super) fn drop_if_expired(&mut self, now: Time, slot: usize) {
-        if self.entries[slot].binding.as_ref().is_some_and(|b| self.expired(now, b)) {
-            self.drop_binding(slot);
-            self.counters.expired += 1;
+    /// Drops a binding for good: its removal is a version too (R23). False if there was none.
+    pub(super) fn remove_binding(&mut self, now: Time, slot: u32) -> bool {
+        if !self.drop_binding(slot) {
+            return false;
         }
+        if self.rules.shared {
+            let version = self.clock.next(now);
+            self.publish(now, self.entries[slot].key(), version, What::Removed);
+            self.keep_removed(now, slot, version);
+        }
+        true
     }
 
-    pub(super) fn drop_entry_if_unused(&mut self, slot: usize) {
-        let entry = &self.entries[slot];
-        if entry.holds == 0 && entry.binding.is_none() {
-            let key = entry.key;
-            self.entries.remove(slot);
-            self.by_key.remove(&key);
-        }
-    }
-
-    /// One more lease or bound hold on the entry's binding.
-    pub(super) fn pin(&mut self, slot: usize) -> Option<u64> {
-        let b = self.entries[slot].binding.as_mut()?;
-        b.pins += 1;
-        let epoch = b.epoch;
-        self.leases += 1;
-        Some(epoch)
-    }
-
-    /// One lease or bound hold less. With `refresh` the idle time starts anew when it was the last.
-    pub(super) fn unpin(&mut self, now: Time, slot: usize, epoch: u64, refresh: bool) {
-        self.leases -= 1;
-        // The slot may have been given to another session since: the epoch tells.
-        let Some(b) = self.entries.get_mut(slot).and_then(|e| e.binding.as_mut()) else { return };
-        if b.epoch != epoch {
-            return;
-        }
-        b.pins -= 1;
-        let idle = b.pins == 0;
-        if refresh {
-            // Even while others still hold it: should they end without a refresh, this end counts.
-            // Callers read the clock before they have the lock: a step back must not disorder the list.
+    /// Keeps the version of a removal for a time-to-live, as long as there is room for that.
+    pub(super) fn keep_removed(&mut self, now: Time, slot: u32, version: Version) {
+        if self.removed < self.rules.max_sessions {
+            self.removed += 1;
             self.latest = self.latest.max(now);
-            b.idle_since = self.latest;
-            self.unlink(slot);
+            let entry = &mut self.entries[slot];
+            entry.set(flag::REMOVED, true);
+            entry.set_version(version);
+            entry.idle_since = self.latest;
             self.link_last(slot);
-        } else if idle && !self.entries[slot].linked {
-            // Its idle time passed while it was pinned, and the sweep has met it: it is due.
+        }
+    }
+
+    fn forget_removed(&mut self, slot: u32) -> bool {
+        let removed = self.entries[slot].is(flag::REMOVED);
+        if removed {
+            self.entries[slot].set(flag::REMOVED, false);
+            self.unlink(slot);
+            self.removed -= 1;
+        }
+        removed
+    }
+
+    /// A binding past its idle time is gone for whoever looks at it, swept or not (R14).
+    pub(super) fn drop_if_expired(&mut self, now: Time, slot: u32) {
+        let entry = &self.entries[slot];
+        if entry.is(flag::BOUND) && self.expired(now, entry) {
             self.drop_binding(slot);
             self.counters.expired += 1;
-            self.drop_entry_if_unused(slot);
         }
     }
 
-    fn link_last(&mut self, slot: usize) {
-        let last = self.last;
-        let entry = &mut self.entries[slot];
-        (entry.linked, entry.before, entry.after) = (true, last, NONE);
-        match self.entries.get_mut(last) {
-            Some(before) => before.after = slot,
-            None => self.first = slot,
-        }
-        self.last = slot;
-    }
-
-    fn unlink(&mut self, slot: usize) {
-        let entry = &mut self.entries[slot];
-        if !entry.linked {
-            return;
-        }
-        entry.linked = false;
-        let (before, after) = (entry.before, entry.after);
-        match self.entries.get_mut(before) {
-            Some(e) => e.after = after,
-            None => self.first = after,
-        }
-        match self.entries.get_mut(after) {
-            Some(e) => e.before = before,
-            None => self.last = before,
+    pub(super) fn drop_entry_if_unused(&mut self, slot: u32) {
+        let entry = &self.entries[slot];
+        if !entry.needed() {
+            let key = entry.key();
+            self.keys.remove(key.0, slot);
+            self.entries.remove(slot);
         }
     }
 
@@ -377,32 +413,48 @@ impl Table {
     /// # Panics
     /// When one is violated.
     pub fn check(&self) {
-        assert!(self.entries.len() <= self.max_sessions, "the table has outgrown its bound");
-        assert_eq!(self.entries.len(), self.by_key.len(), "keys and entries disagree");
-        let (mut bound, mut pins, mut linked) = (0, 0, 0);
-        for (slot, e) in &self.entries {
-            assert_eq!(self.by_key.get(&e.key), Some(&slot), "a key leads elsewhere");
-            assert!(e.holds > 0 || e.binding.is_some(), "an entry that nobody needs");
-            assert!(e.binding.is_some() || !e.linked, "an unbound entry on the idle list");
-            assert!(e.binding.is_none() || e.tentative.is_none(), "bound and tentative at once");
-            if let Some(b) = &e.binding {
-                bound += 1;
-                pins += b.pins as usize;
-                assert!(b.pins > 0 || e.linked, "an idle binding that would never expire");
+        assert!(self.bound <= self.rules.max_sessions, "the table has outgrown its bound");
+        assert!(self.removed <= self.rules.max_sessions, "more removals than bindings may be");
+        assert_eq!(self.entries.len(), self.keys.len(), "keys and entries disagree");
+        self.keys.check(|slot| self.entries.get(slot).map(|e| e.key().0));
+        let (mut bound, mut removed, mut pins, mut linked) = (0, 0, 0, 0);
+        for e in (0..self.entries.end()).filter_map(|slot| self.entries.get(slot)) {
+            assert!(e.needed(), "an entry that nobody needs");
+            let kinds = [flag::BOUND, flag::TENTATIVE, flag::REMOVED].map(|f| e.is(f));
+            assert!(!(kinds[0] && (kinds[1] || kinds[2])), "bound and something else at once");
+            assert!(kinds[0] || kinds[2] || !e.is(flag::LINKED), "listed, with nothing to expire");
+            assert!(kinds[0] || !e.is(flag::LAST), "the last turn of nothing");
+            bound += usize::from(kinds[0]);
+            removed += usize::from(kinds[2]);
+            linked += usize::from(e.is(flag::LINKED));
+            pins += e.leases as usize + usize::from(e.bound_holds);
+            if kinds[0] {
+                let listed = e.pinned() || e.is(flag::LINKED) || !self.restored.is_empty();
+                assert!(listed, "an idle binding that would never expire");
+                assert!(e.pinned() || !e.is(flag::LAST), "a binding that should have gone");
+            } else {
+                assert!(!e.pinned(), "a lease on nothing");
             }
-            linked += usize::from(e.linked);
         }
-        assert_eq!(bound, self.bound, "count of bindings");
+        assert_eq!((bound, removed), (self.bound, self.removed), "bindings and removals");
+        assert_eq!(
+            bound,
+            self.per_worker.values().map(|n| *n as usize).sum::<usize>(),
+            "bindings by worker"
+        );
         assert!(pins <= self.leases, "more pins than leases");
         let (mut at, mut before, mut seen, mut since) = (self.first, NONE, 0, Time::ZERO);
         while at != NONE {
             let e = &self.entries[at];
-            assert!(e.linked && e.before == before, "the idle list is torn");
-            let idle = e.binding.as_ref().map_or(Time::ZERO, |b| b.idle_since);
-            assert!(idle >= since, "the idle list is out of order");
-            (before, since, at) = (at, idle, e.after);
+            assert!(e.is(flag::LINKED) && e.before == before, "the idle list is torn");
+            assert!(e.idle_since >= since, "the idle list is out of order");
+            (before, since, at) = (at, e.idle_since, e.after);
             seen += 1;
         }
         assert_eq!((seen, before), (linked, self.last), "the idle list's length and end");
     }
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -6,6 +6,9 @@
 use crate::time::Time;
 use std::fmt;
 
+/// The highest sequence that is believed: the year 148,000.
+const FURTHEST: u64 = u64::MAX / 4;
+
 /// A stamp; higher wins, the writer breaks ties.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
@@ -33,6 +36,16 @@ impl Clock {
     #[must_use]
     pub fn new(writer: u32) -> Self {
         Self { highest: 0, writer }
+    }
+
+    /// Another's version, which all later ones must surpass. False: no clock can have got so far, and
+    /// nothing could surpass it.
+    pub fn saw(&mut self, version: Version) -> bool {
+        let believed = version.sequence <= FURTHEST;
+        if believed {
+            self.highest = self.highest.max(version.sequence);
+        }
+        believed
     }
 
     /// The next version.

@@ -7,14 +7,13 @@ use crate::ids::PartitionId;
 use crate::index::NaiveIndex;
 use crate::index::event::{BlockRemoved, BlockStored};
 use crate::settings::CoreSettings;
-use std::collections::BTreeMap;
 
 const RANK: DpRank = DpRank(0);
 const LONG: u64 = 4 * SLICE as u64 + 7;
 
 fn core() -> (SelectionCore, WorkerId, PartitionId) {
     let core = SelectionCore::new(CoreSettings::default(), 1);
-    let spec = WorkerSpec { name: "w".into(), url: "http://w".into(), labels: BTreeMap::new() };
+    let spec = WorkerSpec::new("w", "http://w");
     core.handle_fleet(Time::ZERO, FleetChange::Register(spec)).unwrap();
     let id = core.worker_named("w").unwrap();
     let names = vec![ServedName { name: "m".into(), adapter: false }];

@@ -4,98 +4,14 @@
 //! pool*: its first base name finds or founds the pool, the others join it. Names are never forgotten:
 //! a model that was ever served is a 503 when its last worker is gone, not a 404.
 
-use super::worker::{Health, Probe, ServedName, State, WorkerInfo, WorkerSpec};
-use crate::ids::{NameId, PartitionId, WorkerId};
+use super::change::{
+    FleetChange, FleetError, FleetEvent, MAX_NAMES, MAX_WORKERS, Route, RouteError,
+};
+use super::worker::{Drain, Health, Ranks, ServedName, State, WorkerInfo};
+use crate::ids::{NameId, PartitionId, Role, WorkerId};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use thiserror::Error;
-
-/// Names in all. An engine that invents names must not fill our memory.
-pub const MAX_NAMES: usize = 65_536;
-/// Workers at once.
-pub const MAX_WORKERS: usize = 65_536;
-
-/// What the world says about the fleet.
-#[derive(Clone, Debug)]
-pub enum FleetChange {
-    /// A worker is discovered; under a name in use it replaces the old registration.
-    Register(WorkerSpec),
-    /// It is gone.
-    Remove(WorkerId),
-    /// It told what it serves.
-    Serves(WorkerId, Vec<ServedName>),
-    /// A probe, or a request's connection, went well or badly.
-    Probed(WorkerId, Probe),
-    /// It lives another life: its events or its start time say so.
-    Restarted(WorkerId),
-}
-
-/// What became of a change, in order: for logs, metrics and whoever keeps ids.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FleetEvent {
-    /// There is a new worker.
-    Registered(WorkerId),
-    /// A worker has departed.
-    Removed(WorkerId),
-    /// One worker, another life.
-    Reborn {
-        /// The life that ended.
-        old: WorkerId,
-        /// The one that began.
-        new: WorkerId,
-    },
-    /// Its state changed.
-    State(WorkerId, State),
-    /// It serves a pool from now on.
-    Placed(WorkerId, PartitionId),
-    /// A name that it serves already belongs to another pool, and was left there.
-    NameTaken(WorkerId, Arc<str>),
-}
-
-/// Why a change was refused.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum FleetError {
-    /// The id is of nobody, or of a life that has ended.
-    #[error("no such worker")]
-    UnknownWorker,
-    /// Bounded.
-    #[error("more than {MAX_WORKERS} workers")]
-    TooManyWorkers,
-    /// It named no base model.
-    #[error("the worker serves no base model")]
-    NoModel,
-    /// Bounded.
-    #[error("more than {MAX_NAMES} model names")]
-    TooManyNames,
-}
-
-/// Where the requests for a model name go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// The pool's partition.
-    pub partition: PartitionId,
-    /// The name.
-    pub name: NameId,
-    /// The name as clients and workers spell it.
-    pub model: Arc<str>,
-    /// The adapter that it means; "" for the base model and its aliases.
-    pub adapter: Arc<str>,
-}
-
-/// Why there is none.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum RouteError {
-    /// No worker ever served the name, and every worker has told what it serves.
-    #[error("no worker serves this model")]
-    Unknown,
-    /// Nobody serves it yet; some worker has not told what it serves.
-    #[error("no worker has told yet that it serves this model")]
-    NotYet,
-    /// The configuration names it, and nobody ever served it.
-    #[error("the model is configured, but no worker serves it")]
-    NoWorker,
-}
 
 /// What a partition must know of one of its workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,23 +22,63 @@ pub struct Row {
     pub state: State,
     /// What it serves.
     pub serves: SmallVec<[NameId; 4]>,
+    /// Its ranks.
+    pub ranks: Ranks,
+    /// It gets no new sessions.
+    pub drain: Option<Drain>,
 }
 
 #[derive(Debug)]
 struct Worker {
     info: Arc<WorkerInfo>,
     health: Health,
-    partition: Option<PartitionId>,
+    pool: Option<usize>,
     serves: SmallVec<[NameId; 4]>,
     state: State,
+    ranks: Ranks,
+    drain: Option<Drain>,
+    started: Option<u64>,
+}
+
+impl Worker {
+    fn row(&self) -> Row {
+        Row {
+            info: self.info.clone(),
+            state: self.state,
+            serves: self.serves.clone(),
+            ranks: self.ranks,
+            drain: self.drain,
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Name {
     text: Arc<str>,
     /// `None`: only the configuration knows it.
-    partition: Option<PartitionId>,
+    pool: Option<usize>,
     adapter: bool,
+}
+
+/// The workers of one base model, whatever they do.
+#[derive(Debug)]
+struct Pool {
+    name: Arc<str>,
+    /// By [`Role`].
+    partitions: [Option<PartitionId>; 3],
+    /// Somebody has served it in this process; before that it is only what an earlier one knew.
+    founded: bool,
+}
+
+/// One life of a worker, as it is known over a restart of the router (R25).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Its identity in this process.
+    pub id: WorkerId,
+    /// What people call the worker.
+    pub name: Arc<str>,
+    /// When its process began (Unix milliseconds), where that is known.
+    pub started: Option<u64>,
 }
 
 /// Every worker and every name. Ordered maps: same seed, same run.
@@ -132,7 +88,11 @@ pub struct Registry {
     by_name: BTreeMap<Arc<str>, WorkerId>,
     names: Vec<Name>,
     name_ids: BTreeMap<Arc<str>, NameId>,
-    pools: Vec<Arc<str>>,
+    pools: Vec<Pool>,
+    /// Pool and role of each partition.
+    partitions: Vec<(usize, Role)>,
+    /// Lives that bindings of an earlier process name: whoever registers under the name is it.
+    promised: BTreeMap<Arc<str>, (WorkerId, Option<u64>)>,
     /// The adapter of names that mean none: one for all, so that a route allocates nothing.
     no_adapter: Arc<str>,
     next_worker: u32,
@@ -162,16 +122,53 @@ impl Registry {
         let mut events = Vec::new();
         match change {
             FleetChange::Register(spec) => {
-                if self.workers.len() >= MAX_WORKERS {
+                let old = self.by_name.get(&spec.name).copied();
+                if let Some(w) = old.and_then(|id| self.workers.get_mut(&id))
+                    && w.info.spec.is_again(&spec)
+                {
+                    w.ranks = if w.info.spec.ranks == spec.ranks { w.ranks } else { spec.ranks };
+                    let id = w.info.id;
+                    w.info = Arc::new(WorkerInfo { id, spec });
+                    return Ok(events);
+                }
+                if self.workers.len() >= MAX_WORKERS && old.is_none() {
                     return Err(FleetError::TooManyWorkers);
                 }
-                if let Some(old) = self.by_name.get(&spec.name).copied() {
+                if let Some(old) = old {
                     self.workers.remove(&old);
                     events.push(FleetEvent::Removed(old));
                 }
-                let id = self.insert(spec, Health::default(), None, SmallVec::new());
+                let ranks = spec.ranks;
+                let promised = self.promised.remove(&spec.name);
+                let (id, started) = promised.unwrap_or_else(|| (self.next_id(), None));
+                let promised = promised.is_some();
+                let worker = Worker {
+                    info: Arc::new(WorkerInfo { id, spec }),
+                    health: Health::of_life(promised),
+                    pool: None,
+                    serves: SmallVec::new(),
+                    state: Health::default().state(false),
+                    ranks,
+                    drain: None,
+                    started,
+                };
+                self.insert(worker);
                 events.push(FleetEvent::Registered(id));
             }
+            FleetChange::Unsure(id) => {
+                self.worker(id)?.health.unsure();
+                self.note_state(id, &mut events);
+            }
+            FleetChange::Started(id, at) => {
+                let w = self.worker(id)?;
+                if w.started.replace(at).is_some_and(|before| before != at) {
+                    let id = self.reborn(id, &mut events)?;
+                    self.worker(id)?.started = Some(at);
+                    self.note_state(id, &mut events);
+                }
+            }
+            FleetChange::Ranks(id, ranks) => self.worker(id)?.ranks = ranks,
+            FleetChange::Drain(id, drain) => self.worker(id)?.drain = drain,
             FleetChange::Remove(id) => {
                 let gone = self.workers.remove(&id).ok_or(FleetError::UnknownWorker)?;
                 self.by_name.remove(&gone.info.spec.name);
@@ -180,7 +177,7 @@ impl Registry {
             FleetChange::Serves(id, served) => self.serves(id, &served, &mut events)?,
             FleetChange::Probed(id, probe) => {
                 let (failures, successes) = (self.failures, self.successes);
-                let w = self.workers.get_mut(&id).ok_or(FleetError::UnknownWorker)?;
+                let w = self.worker(id)?;
                 w.health.probe(probe, failures, successes);
                 let back = w.health.is_up() && w.health.refused;
                 let id = if back { self.reborn(id, &mut events)? } else { id };
@@ -194,42 +191,41 @@ impl Registry {
         Ok(events)
     }
 
-    fn insert(
-        &mut self,
-        spec: WorkerSpec,
-        health: Health,
-        partition: Option<PartitionId>,
-        serves: SmallVec<[NameId; 4]>,
-    ) -> WorkerId {
-        let id = WorkerId(self.next_worker);
-        self.next_worker += 1;
-        self.by_name.insert(spec.name.clone(), id);
-        let info = Arc::new(WorkerInfo { id, spec });
-        let state = health.state(partition.is_some());
-        self.workers.insert(id, Worker { info, health, partition, serves, state });
-        id
+    fn worker(&mut self, id: WorkerId) -> Result<&mut Worker, FleetError> {
+        self.workers.get_mut(&id).ok_or(FleetError::UnknownWorker)
     }
 
-    /// Ends one life of a worker and begins the next, at the same place.
+    fn next_id(&mut self) -> WorkerId {
+        self.next_worker += 1;
+        WorkerId(self.next_worker - 1)
+    }
+
+    fn insert(&mut self, worker: Worker) {
+        let id = worker.info.id;
+        self.by_name.insert(worker.info.spec.name.clone(), id);
+        self.workers.insert(id, worker);
+    }
+
+    /// Ends one life of a worker and begins the next, at the same place. That it is draining is its
+    /// operator's word, and stands. A change of state is the caller's to note.
     fn reborn(
         &mut self,
         old: WorkerId,
         events: &mut Vec<FleetEvent>,
     ) -> Result<WorkerId, FleetError> {
         let mut w = self.workers.remove(&old).ok_or(FleetError::UnknownWorker)?;
+        let new = self.next_id();
         w.health.refused = false;
-        let new = self.insert(w.info.spec.clone(), w.health, w.partition, w.serves);
-        if let Some(next) = self.workers.get_mut(&new) {
-            // A change of state is the caller's to note.
-            next.state = w.state;
-        }
+        w.started = None;
+        w.info = Arc::new(WorkerInfo { id: new, spec: w.info.spec.clone() });
+        self.insert(w);
         events.push(FleetEvent::Reborn { old, new });
         Ok(new)
     }
 
     fn note_state(&mut self, id: WorkerId, events: &mut Vec<FleetEvent>) {
         if let Some(w) = self.workers.get_mut(&id) {
-            let state = w.health.state(w.partition.is_some());
+            let state = w.health.state(w.pool.is_some());
             if state != w.state {
                 w.state = state;
                 events.push(FleetEvent::State(id, state));
@@ -243,32 +239,35 @@ impl Registry {
         served: &[ServedName],
         events: &mut Vec<FleetEvent>,
     ) -> Result<(), FleetError> {
-        let placed = self.workers.get(&id).ok_or(FleetError::UnknownWorker)?.partition;
+        let worker = self.worker(id)?;
+        let (placed, role) = (worker.pool, worker.info.spec.role);
         let first = served.iter().find(|s| !s.adapter).ok_or(FleetError::NoModel)?;
         if self.names.len() + served.len() > MAX_NAMES {
             return Err(FleetError::TooManyNames);
         }
-        let known: SmallVec<[PartitionId; 4]> = served
+        let known: SmallVec<[usize; 4]> = served
             .iter()
             .filter(|s| !s.adapter)
-            .filter_map(|s| self.names[self.name_ids.get(s.name.as_str())?.0 as usize].partition)
+            .filter_map(|s| self.names[self.name_ids.get(s.name.as_str())?.0 as usize].pool)
             .collect();
         // It stays where it is as long as one name holds it there; it may have come back with another model.
         let stays = placed.filter(|p| known.contains(p));
-        let partition = stays.or(known.first().copied()).unwrap_or_else(|| {
-            self.pools.push(Arc::from(first.name.as_str()));
-            PartitionId(u32::try_from(self.pools.len() - 1).unwrap_or(u32::MAX))
-        });
+        let pool = stays
+            .or(known.first().copied())
+            .unwrap_or_else(|| self.add_pool(Arc::from(first.name.as_str())));
+        self.pools[pool].founded = true;
+        let partition = self.add_partition(pool, role);
         let mut serves = SmallVec::new();
         for s in served {
             match self.name_ids.get(s.name.as_str()).copied() {
-                None => serves.push(self.add_name(&s.name, Some(partition), s.adapter)),
+                None => serves.push(self.add_name(&s.name, Some(pool), s.adapter)),
                 Some(n) => {
                     let name = &mut self.names[n.0 as usize];
-                    if name.partition.is_none() {
-                        (name.partition, name.adapter) = (Some(partition), s.adapter);
+                    // What only an earlier process knew has no claim to the name.
+                    if name.pool.is_none_or(|other| !self.pools[other].founded) {
+                        (name.pool, name.adapter) = (Some(pool), s.adapter);
                     }
-                    if name.partition == Some(partition) {
+                    if name.pool == Some(pool) {
                         serves.push(n);
                     } else {
                         events.push(FleetEvent::NameTaken(id, name.text.clone()));
@@ -277,35 +276,112 @@ impl Registry {
             }
         }
         if let Some(w) = self.workers.get_mut(&id) {
-            (w.partition, w.serves) = (Some(partition), serves);
+            (w.pool, w.serves) = (Some(pool), serves);
         }
-        if placed != Some(partition) {
+        if placed != Some(pool) {
             events.push(FleetEvent::Placed(id, partition));
         }
         self.note_state(id, events);
         Ok(())
     }
 
-    fn add_name(&mut self, text: &str, partition: Option<PartitionId>, adapter: bool) -> NameId {
+    fn add_pool(&mut self, name: Arc<str>) -> usize {
+        self.pools.push(Pool { name, partitions: [None; 3], founded: false });
+        self.pools.len() - 1
+    }
+
+    /// The pool's partition of this role, which is made if need be.
+    fn add_partition(&mut self, pool: usize, role: Role) -> PartitionId {
+        let next = PartitionId(u32::try_from(self.partitions.len()).unwrap_or(u32::MAX));
+        let id = *self.pools[pool].partitions[role as usize].get_or_insert(next);
+        if id == next {
+            self.partitions.push((pool, role));
+        }
+        id
+    }
+
+    /// The partition that is called so, for bindings of an earlier process: its workers will find it by
+    /// the pool's name. `None`: the name means something else by now, or there are too many.
+    pub fn promise_partition(&mut self, pool: &str, role: Role) -> Option<PartitionId> {
+        let name = match self.name_ids.get(pool).copied() {
+            Some(id) => id,
+            None if self.names.len() >= MAX_NAMES => return None,
+            None => self.add_name(pool, None, false),
+        };
+        let name = &self.names[name.0 as usize];
+        if name.adapter {
+            return None;
+        }
+        let (text, number) = (name.text.clone(), name.pool);
+        let number = number.unwrap_or_else(|| self.add_pool(text));
+        if let Some(id) = self.name_ids.get(pool) {
+            self.names[id.0 as usize].pool = Some(number);
+        }
+        Some(self.add_partition(number, role))
+    }
+
+    /// The life that a binding of an earlier process names: who is registered so, or will be.
+    pub fn promise_worker(&mut self, name: &str, started: Option<u64>) -> WorkerId {
+        if let Some(id) = self.by_name.get(name).copied() {
+            if let Some(w) = self.workers.get_mut(&id) {
+                match (w.started, started) {
+                    // Another life: what is bound to it has departed.
+                    (Some(known), Some(started)) if known != started => return self.next_id(),
+                    // Whether it is another, it will tell.
+                    (None, Some(_)) => w.started = started,
+                    _ => {}
+                }
+            }
+            return id;
+        }
+        if let Some((id, _)) = self.promised.get(name) {
+            return *id;
+        }
+        let id = self.next_id();
+        if self.promised.len() < MAX_WORKERS {
+            self.promised.insert(name.into(), (id, started));
+        }
+        id
+    }
+
+    /// Every life that bindings may name.
+    pub fn lives(&self) -> impl Iterator<Item = Life> {
+        let known = self.workers.values().map(|w| Life {
+            id: w.info.id,
+            name: w.info.spec.name.clone(),
+            started: w.started,
+        });
+        let promised = self.promised.iter();
+        known.chain(promised.map(|(name, (id, started))| Life {
+            id: *id,
+            name: name.clone(),
+            started: *started,
+        }))
+    }
+
+    fn add_name(&mut self, text: &str, pool: Option<usize>, adapter: bool) -> NameId {
         let id = NameId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
         let text: Arc<str> = Arc::from(text);
-        self.names.push(Name { text: text.clone(), partition, adapter });
+        self.names.push(Name { text: text.clone(), pool, adapter });
         self.name_ids.insert(text, id);
         id
     }
 
-    /// Where requests for `model` go.
+    /// Where requests for `model` go, as far as they are work of this role.
     ///
     /// # Errors
     /// [`RouteError`].
-    pub fn route(&self, model: &str) -> Result<Route, RouteError> {
+    pub fn route(&self, model: &str, role: Role) -> Result<Route, RouteError> {
         let Some(id) = self.name_ids.get(model) else {
-            let unsure =
-                self.workers.is_empty() || self.workers.values().any(|w| w.partition.is_none());
+            let unsure = self.workers.is_empty() || self.workers.values().any(|w| w.pool.is_none());
             return Err(if unsure { RouteError::NotYet } else { RouteError::Unknown });
         };
         let name = &self.names[id.0 as usize];
-        let partition = name.partition.ok_or(RouteError::NoWorker)?;
+        let pool = name.pool.ok_or(RouteError::NoWorker)?;
+        if !self.pools[pool].founded && self.workers.values().any(|w| w.pool.is_none()) {
+            return Err(RouteError::NotYet);
+        }
+        let partition = self.pools[pool].partitions[role as usize].ok_or(RouteError::NoWorker)?;
         let adapter = if name.adapter { &name.text } else { &self.no_adapter };
         Ok(Route { partition, name: *id, model: name.text.clone(), adapter: adapter.clone() })
     }
@@ -319,24 +395,48 @@ impl Registry {
         })
     }
 
+    /// Every name that was ever served, in order of appearance.
+    pub fn known_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.names.iter().filter(|n| n.pool.is_some()).map(|n| &n.text)
+    }
+
     /// What a worker's partition must know of it; `None` for one that serves nothing known yet.
     #[must_use]
     pub fn row(&self, id: WorkerId) -> Option<(PartitionId, Row)> {
-        let w = self.workers.get(&id)?;
-        let row = Row { info: w.info.clone(), state: w.state, serves: w.serves.clone() };
-        Some((w.partition?, row))
+        Some((self.place(id)?, self.workers.get(&id)?.row()))
     }
 
     /// The partition of a worker; `None` while it serves nothing known.
     #[must_use]
     pub fn place(&self, id: WorkerId) -> Option<PartitionId> {
-        self.workers.get(&id)?.partition
+        let w = self.workers.get(&id)?;
+        self.pools[w.pool?].partitions[w.info.spec.role as usize]
     }
 
-    /// The name of a pool.
+    /// Those that serve nothing known yet.
+    pub fn unplaced(&self) -> impl Iterator<Item = Row> {
+        self.workers.values().filter(|w| w.pool.is_none()).map(Worker::row)
+    }
+
+    /// A worker's description.
     #[must_use]
-    pub fn pool(&self, id: PartitionId) -> Option<&Arc<str>> {
-        self.pools.get(id.0 as usize)
+    pub fn info(&self, id: WorkerId) -> Option<&Arc<WorkerInfo>> {
+        self.workers.get(&id).map(|w| &w.info)
+    }
+
+    /// The pool's name and the role of a partition.
+    #[must_use]
+    pub fn partition(&self, id: PartitionId) -> Option<(&Arc<str>, Role)> {
+        let (pool, role) = self.partitions.get(id.0 as usize)?;
+        Some((&self.pools[*pool].name, *role))
+    }
+
+    /// The partition of that pool's name and role.
+    #[must_use]
+    pub fn partition_of(&self, pool: &str, role: Role) -> Option<PartitionId> {
+        let at =
+            self.partitions.iter().position(|(p, r)| *r == role && *self.pools[*p].name == *pool);
+        at.and_then(|at| u32::try_from(at).ok()).map(PartitionId)
     }
 
     /// Who goes by this name now.
@@ -345,13 +445,11 @@ impl Registry {
         self.by_name.get(name).copied()
     }
 
-    /// Every worker: description, state, partition and the names that it serves.
-    pub fn workers(
-        &self,
-    ) -> impl Iterator<Item = (&Arc<WorkerInfo>, State, Option<PartitionId>, Vec<Arc<str>>)> {
-        self.workers.values().map(|w| {
+    /// Every worker, with what its partition must know of it, its partition and the names it serves.
+    pub fn workers(&self) -> impl Iterator<Item = (Row, Option<PartitionId>, Vec<Arc<str>>)> {
+        self.workers.iter().map(|(id, w)| {
             let names = w.serves.iter().map(|n| self.names[n.0 as usize].text.clone()).collect();
-            (&w.info, w.state, w.partition, names)
+            (w.row(), self.place(*id), names)
         })
     }
 }

@@ -1,6 +1,7 @@
 //! A worker as the core knows it, and how probes move it from state to state.
 
-use crate::ids::WorkerId;
+use crate::ids::{DpRank, Role, WorkerId};
+use crate::time::Time;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,88 @@ pub struct WorkerSpec {
     pub url: Arc<str>,
     /// What requests may ask of it.
     pub labels: BTreeMap<String, String>,
+    /// What it does.
+    pub role: Role,
+    /// Its data-parallel ranks.
+    pub ranks: Ranks,
+    /// Discovery's own mark of this registration (etcd's create revision, a pod's uid); where it has
+    /// none, whoever replaces a registration counts. The same name, place, role and mark once more is
+    /// the same registration, seen again: a re-list is not a departure.
+    pub generation: u64,
+}
+
+impl WorkerSpec {
+    /// A worker of one rank that does everything, without labels.
+    #[must_use]
+    pub fn new(name: &str, url: &str) -> Self {
+        Self {
+            name: name.into(),
+            url: url.into(),
+            labels: BTreeMap::new(),
+            role: Role::Aggregated,
+            ranks: Ranks::default(),
+            generation: 0,
+        }
+    }
+
+    /// Whether `other` is this registration, seen again.
+    pub(super) fn is_again(&self, other: &Self) -> bool {
+        (&self.url, self.role, self.generation) == (&other.url, other.role, other.generation)
+    }
+}
+
+/// Data-parallel ranks `start .. start + size`; never none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    start: u16,
+    size: u16,
+}
+
+impl Default for Ranks {
+    fn default() -> Self {
+        Self { start: 0, size: 1 }
+    }
+}
+
+impl Ranks {
+    /// `size` ranks from `start` on; at least one, and none beyond 65,534.
+    #[must_use]
+    pub fn new(start: u16, size: u16) -> Self {
+        let start = start.min(u16::MAX - 1);
+        Self { start, size: size.clamp(1, u16::MAX - start) }
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn count(self) -> u16 {
+        self.size
+    }
+
+    /// Whether it is one of them.
+    #[must_use]
+    pub fn has(self, rank: DpRank) -> bool {
+        (self.start..self.start + self.size).contains(&rank.0)
+    }
+
+    /// All of them, in order.
+    pub fn iter(self) -> impl Iterator<Item = DpRank> {
+        (self.start..self.start + self.size).map(DpRank)
+    }
+}
+
+/// A worker gets no new sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// From then on its sessions move with their next turn; `None`: they may finish.
+    pub moves_at: Option<Time>,
+}
+
+impl Drain {
+    /// Whether its sessions move.
+    #[must_use]
+    pub fn moves(self, now: Time) -> bool {
+        self.moves_at.is_some_and(|at| now >= at)
+    }
 }
 
 /// One incarnation of a worker.
@@ -73,6 +156,8 @@ pub(super) struct Health {
     good: u32,
     down: bool,
     heard: bool,
+    /// It was up once.
+    lived: bool,
     /// Its port refused since it was last up.
     pub(super) refused: bool,
 }
@@ -85,7 +170,7 @@ impl Health {
             Probe::Good => {
                 (self.bad, self.good) = (0, self.good.saturating_add(1));
                 if !self.down || self.good >= successes {
-                    (self.down, self.heard) = (false, true);
+                    (self.down, self.heard, self.lived) = (false, true, true);
                 }
             }
             Probe::Bad => {
@@ -95,10 +180,21 @@ impl Health {
             Probe::Refused => {
                 (self.good, self.bad) = (0, self.bad.saturating_add(1));
                 // What was never up has no life that could end.
-                self.refused |= self.heard;
+                self.refused |= self.lived;
                 self.down = true;
             }
         }
+    }
+
+    /// Of a worker that is new here. One that is known from before has lived: should its port refuse, that
+    /// life is over.
+    pub(super) fn of_life(known: bool) -> Self {
+        Self { lived: known, ..Self::default() }
+    }
+
+    /// It must be heard of anew.
+    pub(super) fn unsure(&mut self) {
+        self.heard = false;
     }
 
     pub(super) fn is_up(self) -> bool {

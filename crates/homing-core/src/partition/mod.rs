@@ -3,41 +3,44 @@
 //! Everything here happens under the partition's lock, in one critical section a call: resolve, select
 //! and book can't be torn apart by another request.
 //!
-//! * `place`: resolve, filter, pin, pick and book; waiting and refusing.
+//! * `decide`: where a request goes, as a function that changes nothing;
+//! * `place`: acting on it: resolve, book, wait or refuse;
+//! * `lines`: who waits for what;
+//! * `check`: what must always be true;
+//! * `wake`: who is busy or overloaded, and who is woken when that changes.
 
+mod check;
+mod decide;
+mod lines;
 mod place;
+mod wake;
 
-use crate::affinity::{Check, Outcome, Standing, Steer, Table};
+use crate::affinity::merge::{Merged, Update};
+use crate::affinity::outcome::Counters;
+use crate::affinity::{Check, Outcome, Rules, Table};
 use crate::ask::{
-    Abandon, Admission, Ask, Cause, Checked, Dispatch, Failure, Grant, Held, Live, Output, Step,
-    Ticket, TicketId,
+    Abandon, Admission, Ask, Cause, Checked, Claim, Dispatch, Failure, Grant, Held, Live, Output,
+    Step, Ticket,
 };
 use crate::dice::SplitMix;
-use crate::explain::Preview;
-use crate::fleet::State;
-use crate::fleet::registry::Row;
-use crate::ids::{DpRank, PartitionId, WorkerId};
+use crate::fleet::{Row, State};
+use crate::ids::{PartitionId, Role, WorkerId};
 use crate::load::{Ledger, Load};
-use crate::queue::Queue;
+use crate::queue::Line;
 use crate::select::policy::Policy;
-use crate::select::{Candidates, pick};
-use crate::settings::{CoreSettings, Mode};
+use crate::settings::{CoreSettings, Mode, OnDown, OnFailure, OnOverload};
 use crate::time::Time;
-use place::{demand, pin, standing};
-use std::collections::VecDeque;
+use decide::{No, standing};
+use lines::{Lines, Queued};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Bindings that one tick drops at most, so that no request waits behind an expiry storm (R14).
-const EXPIRE_AT_ONCE: usize = 1024;
+/// Bindings that one tick drops at most, so that no request waits behind an expiry storm (R14): of a
+/// large table each costs a few cache misses, 0.3 us.
+pub const EXPIRE_AT_ONCE: usize = 256;
 /// Requests whose deadline has passed that one tick wakes at most, for the same reason.
 const WAKE_AT_ONCE: usize = 1024;
-/// A debug build looks at the invariants after each of so many calls, and later after one in
-/// [`CHECK_ONE_IN`]: checks walk whole tables, and a debug build under load must not get slower with
-/// every session. Tests that want each step checked call [`Partition::check`] themselves.
-#[cfg(debug_assertions)]
-const CHECK_ALL_OF: u32 = 4096;
-/// See [`CHECK_ALL_OF`].
-#[cfg(debug_assertions)]
-const CHECK_ONE_IN: u32 = 64;
+/// Workers that are known and serve nothing known yet.
+pub(crate) type Unplaced = BTreeMap<WorkerId, Row>;
 
 /// What a partition counts, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,14 +53,10 @@ pub struct Stats {
     pub waiting: usize,
     /// Requests placed and not ended.
     pub bookings: usize,
-    /// Sessions that found no room in the table.
-    pub full_table: u64,
-    /// Bindings that idled out.
-    pub expired: u64,
-    /// Moves, in the order of [`crate::affinity::table::MoveReason::ALL`].
-    pub moves: [u64; 3],
+    /// What happened in the table.
+    pub table: Counters,
     /// Requests by what happened to their session, in the order of [`Outcome::ALL`].
-    pub outcomes: [u64; 9],
+    pub outcomes: [u64; Outcome::COUNT],
 }
 
 /// See the module.
@@ -67,16 +66,23 @@ pub struct Partition {
     settings: CoreSettings,
     /// In the order of ids.
     rows: Vec<Row>,
+    unplaced: Unplaced,
     /// `None`: sessions are passive (R02).
     table: Option<Table>,
     ledger: Ledger,
-    queue: Queue<Ask>,
-    policy: Policy,
+    lines: Lines,
+    /// Workers that answered that they are overloaded, and until when that counts.
+    shed: Vec<(WorkerId, Time)>,
+    /// The latest time that it was told.
+    latest: Time,
+    policy: Box<dyn Policy>,
     dice: SplitMix,
-    outputs: VecDeque<Output>,
     /// A worker was lost, and not all who wait have looked since: one of them may wait in vain (F43).
     worker_lost: bool,
-    outcomes: [u64; 9],
+    /// The same for lines of single workers, which are another kind of worker by now (other ranks, other
+    /// names): for some of those who wait that is a departure.
+    shaken: BTreeSet<Line>,
+    outcomes: [u64; Outcome::COUNT],
     /// How often invariants could have been looked at.
     #[cfg(debug_assertions)]
     calls: u32,
@@ -88,123 +94,215 @@ pub struct WorkerLoad {
     /// What it has to do.
     pub load: Load,
     /// Sessions that live there.
-    pub bindings: usize,
+    pub bindings: u32,
+    /// It counts as overloaded, as of the last time that the partition was told.
+    pub shed: bool,
+    /// Until when.
+    pub shed_until: Option<Time>,
 }
 
 impl Partition {
     /// An empty partition whose random choices follow from `seed`.
     #[must_use]
-    pub fn new(id: PartitionId, settings: CoreSettings, seed: u64, writer: u32) -> Self {
+    pub fn new(
+        id: PartitionId,
+        role: Role,
+        settings: CoreSettings,
+        policy: Box<dyn Policy>,
+        seed: u64,
+        writer: u32,
+    ) -> Self {
         let affinity = &settings.affinity;
+        let rules = |ttl| Rules {
+            ttl,
+            max_sessions: affinity.max_sessions,
+            on_full: affinity.on_full,
+            max_parallel: affinity.max_parallel,
+            shared: affinity.shared,
+        };
         Self {
             id,
             rows: Vec::new(),
-            table: affinity.ttl.map(|ttl| Table::new(ttl, affinity.max_sessions, writer)),
+            unplaced: Unplaced::new(),
+            table: affinity.ttl_of(role).map(|ttl| Table::new(rules(ttl), writer)),
             ledger: Ledger::default(),
-            queue: Queue::new(settings.queue.max_requests),
-            policy: Policy::new(settings.policy),
+            lines: Lines::new(id, settings.queue.max_requests),
+            shed: Vec::new(),
+            latest: Time::ZERO,
+            policy,
             dice: SplitMix::new(seed),
-            outputs: VecDeque::new(),
             worker_lost: false,
-            outcomes: [0; 9],
+            shaken: BTreeSet::new(),
+            outcomes: [0; Outcome::COUNT],
             #[cfg(debug_assertions)]
             calls: 0,
             settings,
         }
     }
 
+    /// A worker is known that serves nothing known yet.
+    pub fn set_unplaced(&mut self, row: Row) {
+        self.unplaced.insert(row.info.id, row);
+    }
+
+    /// What such a worker serves is known, and it is nothing of this partition's.
+    pub fn is_placed(&mut self, worker: WorkerId) {
+        self.unplaced.remove(&worker);
+    }
+
     /// A worker is new here, or has changed. Nobody is woken for one that is as it was.
     pub fn set_row(&mut self, row: Row) {
-        match self.rows.binary_search_by_key(&row.info.id, |r| r.info.id) {
+        let id = row.info.id;
+        self.unplaced.remove(&id);
+        match self.rows.binary_search_by_key(&id, |r| r.info.id) {
             Ok(i) if self.rows[i] == row => return,
             Ok(i) => {
                 let old = &self.rows[i];
-                self.worker_lost |= old.state == State::Ready
-                    && (row.state != State::Ready || row.serves != old.serves);
+                let usable = |r: &Row| r.state == State::Ready && r.drain.is_none();
+                let less = |a: &Row, b: &Row| {
+                    usable(a) && !usable(b) || a.serves != b.serves || a.info != b.info
+                };
+                self.worker_lost |= less(old, &row);
+                if (&old.serves, &old.info, old.ranks) != (&row.serves, &row.info, row.ranks) {
+                    let its = [Line::Named(id), Line::Home(id)];
+                    self.shaken.extend(its.into_iter().filter(|l| !self.lines.is_empty(*l)));
+                }
                 self.rows[i] = row;
             }
             Err(i) => self.rows.insert(i, row),
         }
-        self.wake();
+        self.wake_all(Some(id));
     }
 
     /// A worker has departed. Its bookings stay until their streams end.
     pub fn remove_row(&mut self, worker: WorkerId) {
         self.rows.retain(|r| r.info.id != worker);
+        self.shed.retain(|(w, _)| *w != worker);
+        self.unplaced.remove(&worker);
         self.worker_lost = true;
-        self.wake();
+        self.wake_all(Some(worker));
     }
 
     /// Resolves and selects (the way of a request in the contract).
     pub fn admit(&mut self, now: Time, ask: Ask) -> Admission {
+        self.note_time(now);
         let admission = self.place(now, ask, None);
         self.checked(admission)
     }
 
     /// A woken ticket tries its luck; session and fleet are read anew.
     pub fn claim(&mut self, now: Time, ticket: Ticket) -> Admission {
-        let serial = ticket.place.id().0;
-        let (ask, deadline, _) = self.queue.leave(ticket.place);
-        let admission = if deadline <= now {
-            self.refuse(Cause::Timeout, self.has_session(&ask))
+        self.note_time(now);
+        let (ask, queued, _) = self.lines.leave(ticket);
+        // Its home may be overloaded by now, and for that it waits as long as its client does.
+        let waits_on = matches!(queued.line, Line::Home(home) if self.waits_for(now, home))
+            && ask.deadline.is_some_and(|client| now < client);
+        let admission = if queued.deadline <= now && !waits_on {
+            self.refuse(now, &ask, Some(queued), No::because(Cause::Timeout))
         } else {
-            self.place(now, ask, Some((deadline, serial)))
+            self.place(now, ask, Some(queued))
         };
-        self.wake_next();
+        self.left(queued.line);
         self.checked(admission)
     }
 
     /// A waiting request leaves.
     pub fn cancel(&mut self, _now: Time, ticket: Ticket) {
-        let (ask, _, awake) = self.queue.leave(ticket.place);
+        let (ask, queued, awake) = self.lines.leave(ticket);
         self.count(if self.has_session(&ask) { Outcome::Unbound } else { Outcome::None });
-        if awake {
-            self.wake_next();
+        if awake || queued.line != Line::Any {
+            self.left(queued.line);
         }
         self.debug_check();
     }
 
+    /// Somebody has left a line: the next may have a look.
+    fn left(&mut self, line: Line) {
+        if self.lines.tidy(line) {
+            self.shaken.remove(&line);
+        } else {
+            self.wake_next(line);
+        }
+        if line != Line::Any {
+            // What was waited for may be anybody's again.
+            self.wake(Line::Any);
+        }
+    }
+
     /// A dispatch failed before its worker had begun to answer: frees the booking, keeps the claim on
-    /// the session, and selects among the others.
+    /// the session, and selects among the others. A worker that is overloaded is left alone for a while.
     pub fn retry(&mut self, now: Time, checked: Checked, failure: Failure) -> Admission {
-        let Grant { mut ask, worker, booking, hold, .. } = checked.0;
+        self.note_time(now);
+        let Grant { mut ask, worker, booking, claim, .. } = checked.0;
         self.ledger.free(booking);
-        ask.past.excluded.push(worker.id);
-        ask.past.failure = Some(failure);
-        let spent = ask.past.excluded.len() > self.settings.retry_attempts as usize;
-        if let (Some(table), Some(hold)) = (&mut self.table, hold) {
+        let past = &mut ask.past;
+        past.attempts += 1;
+        past.failure = Some(failure);
+        past.may_have_run |= failure == Failure::Broken;
+        let mut spent = past.attempts > self.settings.retry_attempts;
+        let affinity = &self.settings.affinity;
+        // Whether it ran at home since it must, and not since it said so itself.
+        let at_home = ask.explicit.is_none()
+            && ask.session.is_some_and(|s| s.mode == Mode::Hard)
+            && matches!(&claim, Claim::Held(h) if h.home().is_some_and(|t| t.worker == worker.id));
+        let mut no = No::because(Cause::NoWorker);
+        match failure {
+            Failure::Overloaded(retry_after) => {
+                let on_overload = affinity.on_overload;
+                let stays =
+                    at_home && matches!(on_overload, OnOverload::Reject | OnOverload::Dispatch);
+                // Once elsewhere; who waits for home is not elsewhere.
+                spent |= past.sent_on || stays || ask.explicit.is_some();
+                if at_home && on_overload == OnOverload::Wait {
+                    past.attempts -= 1;
+                    spent = false;
+                }
+                past.sent_on = true;
+                self.shed(now, worker.id, retry_after.unwrap_or_default());
+            }
+            Failure::Unreachable | Failure::Broken
+                if at_home && affinity.on_failure == OnFailure::Reject =>
+            {
+                spent = true;
+                no = No::bound(Cause::TargetUnavailable);
+            }
+            Failure::Refused if at_home && affinity.on_down == OnDown::Reject => {
+                no = No::bound(Cause::TargetUnavailable);
+                past.failed.push(worker.id);
+            }
+            _ => past.failed.push(worker.id),
+        }
+        if let (Some(table), Claim::Held(hold)) = (&mut self.table, claim) {
             ask.past.had_binding |= hold.had_binding();
             // Within this critical section released and resolved anew is the same as kept. It has been
             // dispatched, wherever its way ends now: the idle time of its session restarts (R12).
             table.release(now, hold, true);
         }
-        let admission = if spent {
-            self.refuse_after(failure, self.has_session(&ask))
-        } else {
-            self.place(now, ask, None)
-        };
-        self.wake();
+        let admission =
+            if spent { self.refuse(now, &ask, None, no) } else { self.place(now, ask, None) };
+        self.wake_all(Some(worker.id));
         self.checked(admission)
     }
 
     /// The last look before a worker starts the request (R10).
     pub fn check_dispatch(&mut self, now: Time, grant: Grant) -> Dispatch {
-        let (Some(table), Some(hold)) = (&self.table, &grant.hold) else {
+        let (Some(table), Claim::Held(hold)) = (&self.table, &grant.claim) else {
             return Dispatch::Go(Checked(grant));
         };
-        let standing = |t| standing(&self.rows, self.settings.affinity.on_down, grant.ask.name, t);
+        let standing = |t| self.standing(now, grant.ask.name, t);
         if grant.ask.past.rechecked
             || table.check_dispatch(now, hold, grant.target(), standing) == Check::Go
         {
             return Dispatch::Go(Checked(grant));
         }
-        let Grant { mut ask, booking, hold, .. } = grant;
+        let Grant { mut ask, worker, booking, claim, .. } = grant;
         self.ledger.free(booking);
-        if let (Some(table), Some(hold)) = (&mut self.table, hold) {
+        if let (Some(table), Claim::Held(hold)) = (&mut self.table, claim) {
+            ask.past.had_binding |= hold.had_binding();
             table.release(now, hold, false);
         }
         ask.past.rechecked = true;
-        self.wake();
+        self.wake_all(Some(worker.id));
         self.debug_check();
         Dispatch::Again(ask)
     }
@@ -213,16 +311,27 @@ impl Partition {
     pub fn commit(&mut self, now: Time, checked: Checked) -> (Live, Outcome) {
         let grant = checked.0;
         let target = grant.target();
-        let (lease, outcome) = match (&mut self.table, grant.hold) {
-            (Some(table), Some(hold)) => {
-                let (rows, on_down) = (&self.rows, self.settings.affinity.on_down);
-                let name = grant.ask.name;
-                let c = table.commit(now, hold, target, |t| standing(rows, on_down, name, t));
+        let (lease, outcome) = match (&mut self.table, grant.claim, grant.ask.session) {
+            (Some(table), Claim::Held(hold), Some(session)) => {
+                let (rows, unplaced) = (&self.rows, &self.unplaced);
+                let (on_down, name) = (self.settings.affinity.on_down, grant.ask.name);
+                let standing = |t| standing(rows, unplaced, on_down, now, name, t);
+                let c = table.commit(now, hold, target, session.last, standing);
                 (c.lease, c.outcome)
             }
-            _ if grant.full => (None, Outcome::UnboundFull),
+            (Some(table), Claim::Full, _) => {
+                table.routed_unbound();
+                (None, Outcome::UnboundFull)
+            }
+            (_, Claim::Surplus, _) => (None, Outcome::Surplus),
             _ => (None, Outcome::None),
         };
+        let ends = grant.ask.session.and_then(|s| s.ends_group);
+        if let (Some(table), Some(group)) = (&mut self.table, ends)
+            && outcome != Outcome::Surplus
+        {
+            table.end_group(now, group);
+        }
         self.count(outcome);
         self.debug_check();
         (Live { partition: self.id, booking: grant.booking, lease }, outcome)
@@ -232,12 +341,12 @@ impl Partition {
     pub fn abandon(&mut self, now: Time, held: Held, why: Abandon) -> Outcome {
         let (Held::Grant(grant) | Held::Checked(Checked(grant))) = held;
         self.ledger.free(grant.booking);
-        if let (Some(table), Some(hold)) = (&mut self.table, grant.hold) {
+        let outcome = if self.has_session(&grant.ask) { Outcome::Unbound } else { Outcome::None };
+        if let (Some(table), Claim::Held(hold)) = (&mut self.table, grant.claim) {
             table.release(now, hold, why != Abandon::NotDispatched);
         }
-        let outcome = if self.has_session(&grant.ask) { Outcome::Unbound } else { Outcome::None };
         self.count(outcome);
-        self.wake();
+        self.wake_all(Some(grant.worker.id));
         self.debug_check();
         outcome
     }
@@ -252,44 +361,32 @@ impl Partition {
 
     /// A stream has ended, however: frees the booking, releases the lease (R13).
     pub fn finish(&mut self, now: Time, live: Live) {
-        self.ledger.free(live.booking);
+        let worker = self.ledger.free(live.booking);
         if let (Some(table), Some(lease)) = (&mut self.table, live.lease) {
             table.end(now, lease);
         }
-        self.wake();
+        self.wake_all(Some(worker));
         self.debug_check();
     }
 
-    /// Where a request would go, without acting (R16).
-    #[must_use]
-    pub fn preview(&self, now: Time, ask: &Ask) -> Preview {
-        let eligible = self.eligible(ask);
-        let demand = demand(ask);
-        let (steer, refused) = self.foresee(now, ask);
-        let mut considered = if refused { Candidates::new() } else { eligible.clone() };
-        pin(&mut considered, steer.unwrap_or(Steer::Free));
-        // The policy and the dice are copies: a preview takes nobody's turn.
-        let (mut policy, mut dice) = (self.policy.clone(), self.dice.clone());
-        let target =
-            pick(&mut policy, &demand, &considered, &mut dice).map(|i| considered[i].target());
-        let candidates = eligible.iter().map(|c| (*c, self.policy.cost(&demand, c))).collect();
-        Preview { target, steer, candidates }
-    }
-
-    /// What a session would ask of selection, and whether its target can only be refused (R07).
-    fn foresee(&self, now: Time, ask: &Ask) -> (Option<Steer>, bool) {
-        let (Some(table), Some((key, mode))) = (&self.table, ask.session) else {
-            return (None, false);
+    /// Waits, if there is room.
+    fn wait(&mut self, now: Time, ask: Ask, line: Line, queued: Option<Queued>) -> Admission {
+        let patience = now + self.settings.queue.max_wait;
+        let deadline = match (queued, line) {
+            // Until its home is not overloaded it waits as long as its client does, wherever it waited
+            // before (R07); for a busy one as long as for any.
+            (_, Line::Home(home)) if self.waits_for(now, home) => {
+                ask.deadline.unwrap_or(queued.map_or(patience, |q| q.deadline))
+            }
+            (Some(queued), _) => queued.deadline,
+            (None, _) => ask.deadline.map_or(patience, |d| d.min(patience)),
         };
-        let Some(view) = table.get(now, key) else {
-            return (table.tentative(key).map(Steer::Tentative), false);
-        };
-        let on_down = self.settings.affinity.on_down;
-        let standing = standing(&self.rows, on_down, ask.name, view.target);
-        match (standing, mode) {
-            (Standing::Departed, _) => (None, false),
-            (_, Mode::Soft) => (Some(Steer::Prefer(view.target)), false),
-            (_, Mode::Hard) => (Some(Steer::Pin(view.target)), standing == Standing::Unavailable),
+        match self.lines.wait(ask, line, queued, deadline) {
+            Ok(ticket) => {
+                self.wake_next(line);
+                Admission::Waiting(ticket)
+            }
+            Err(ask) => self.refuse(now, &ask, queued, No::because(Cause::QueueFull)),
         }
     }
 
@@ -298,30 +395,54 @@ impl Partition {
     pub fn handle_timeout(&mut self, now: Time) {
         if let Some(table) = &mut self.table {
             table.expire(now, EXPIRE_AT_ONCE);
+            table.tell(now);
         }
-        for _ in 0..WAKE_AT_ONCE {
-            let Some(wait) = self.queue.wake_overdue(now) else { break };
-            self.outputs.push_back(Output::Wake(TicketId::new(self.id, wait)));
-        }
+        self.note_time(now);
+        self.lines.wake_overdue(now, WAKE_AT_ONCE);
         self.debug_check();
     }
 
     /// When [`Self::handle_timeout`] has something to do next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let expiry = self.table.as_ref().and_then(Table::next_expiry);
-        expiry.into_iter().chain(self.queue.next_deadline()).min()
+        let table = self.table.as_ref();
+        let drains = self.lines.tied().filter_map(|line| {
+            let drain = self.row(line.worker()?)?.drain?.moves_at?;
+            // Once it has passed, those who wait have been woken.
+            Some(drain).filter(|at| self.latest < *at)
+        });
+        table
+            .and_then(Table::next_expiry)
+            .into_iter()
+            .chain(table.and_then(Table::next_tell))
+            .chain(self.lines.next_deadline())
+            // Though nobody may wait: people and previews are told who is overloaded.
+            .chain(self.shed_until(None))
+            .chain(drains)
+            .min()
     }
 
     /// What to do next.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        self.lines.outputs.pop_front()
     }
 
     /// How many outputs there are to poll.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.outputs.len()
+        self.lines.outputs.len()
+    }
+
+    /// The next binding that other routers shall hear of.
+    pub fn poll_update(&mut self) -> Option<Update> {
+        self.table.as_mut()?.poll_update()
+    }
+
+    /// Another router's binding. `None`: sessions are passive here.
+    pub fn merge(&mut self, now: Time, update: Update) -> Option<Merged> {
+        let merged = self.table.as_mut().map(|table| table.merge(now, update));
+        self.debug_check();
+        merged
     }
 
     /// The sessions, if sessions are kept at all.
@@ -338,9 +459,12 @@ impl Partition {
     /// A worker's part.
     #[must_use]
     pub fn worker_load(&self, worker: WorkerId) -> WorkerLoad {
+        let ranks = self.row(worker).map(|row| row.ranks).unwrap_or_default();
         WorkerLoad {
-            load: self.ledger.of(worker, DpRank(0)),
+            load: ranks.iter().map(|rank| self.ledger.of(worker, rank)).sum(),
             bindings: self.table.as_ref().map_or(0, |t| t.bindings_of(worker)),
+            shed: self.shed_until(Some(worker)).is_some(),
+            shed_until: self.shed_until(Some(worker)),
         }
     }
 
@@ -348,15 +472,12 @@ impl Partition {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let table = self.table.as_ref();
-        let counters = table.map(Table::counters).unwrap_or_default();
         Stats {
             bindings: table.map_or(0, Table::bindings),
             leases: table.map_or(0, Table::leases),
-            waiting: self.queue.len(),
+            waiting: self.lines.len(),
             bookings: self.ledger.bookings(),
-            full_table: counters.full,
-            expired: counters.expired,
-            moves: counters.moves,
+            table: table.map(Table::counters).unwrap_or_default(),
             outcomes: self.outcomes,
         }
     }
@@ -368,47 +489,5 @@ impl Partition {
 
     fn count(&mut self, outcome: Outcome) {
         self.outcomes[outcome as usize] += 1;
-    }
-
-    fn checked(&mut self, admission: Admission) -> Admission {
-        self.debug_check();
-        admission
-    }
-
-    /// After every public mutator, in debug builds.
-    fn debug_check(&mut self) {
-        #[cfg(debug_assertions)]
-        {
-            self.calls = self.calls.wrapping_add(1);
-            if self.calls <= CHECK_ALL_OF || self.calls.is_multiple_of(CHECK_ONE_IN) {
-                self.check();
-            }
-        }
-    }
-
-    /// Invariants, after every public call.
-    ///
-    /// # Panics
-    /// When one is violated.
-    pub fn check(&self) {
-        if let Some(table) = &self.table {
-            table.check();
-        }
-        self.ledger.check();
-        self.queue.check();
-        assert!(self.rows.is_sorted_by_key(|r| r.info.id), "rows out of order");
-        let free = self
-            .rows
-            .iter()
-            .any(|r| r.state == State::Ready && !self.busy(&self.ledger.of(r.info.id, DpRank(0))));
-        assert!(
-            !free || self.queue.someone_awake() || self.queue.all_tried(),
-            "somebody waits, somebody is free, and nobody was woken"
-        );
-        let hopeless = self.queue.items().any(|ask| self.eligible(ask).is_empty());
-        assert!(
-            !hopeless || self.queue.someone_awake(),
-            "somebody waits for workers that are gone, and nobody was woken"
-        );
     }
 }

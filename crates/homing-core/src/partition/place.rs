@@ -1,227 +1,243 @@
-//! From an ask to a place: resolve, filter, pin, pick, book; or wait, or be refused.
+//! From an ask to a place: resolve, decide, book; or wait, or be refused.
 
 use super::Partition;
-use crate::affinity::{Hold, Outcome, Resolved, Standing, Steer};
-use crate::ask::{Admission, Ask, Cause, Failure, Grant, Output, Refusal, Ticket, TicketId};
-use crate::explain::Placement;
-use crate::fleet::State;
-use crate::fleet::registry::Row;
-use crate::ids::{DpRank, NameId, Target};
-use crate::index::{Overlap, Overlaps};
-use crate::load::Load;
-use crate::select::{Candidate, Candidates, Demand, pick};
-use crate::settings::OnDown;
+use super::decide::{Decision, No, Seat, after, demand, standing};
+use super::lines::Queued;
+use crate::affinity::{Hold, Outcome, Plan, Resolved, Standing, Steer};
+use crate::ask::{Admission, Ask, Cause, Claim, Grant, Refusal};
+use crate::explain::{Placement, Preview};
+use crate::select::{Candidate, Candidates, Fit};
+use crate::settings::Mode;
 use crate::time::Time;
-use std::borrow::Cow;
+use std::time::Duration;
+
+/// When to come again where nobody says.
+const USUAL_RETRY: Duration = Duration::from_secs(1);
 
 impl Partition {
-    pub(super) fn place(
-        &mut self,
-        now: Time,
-        mut ask: Ask,
-        queued: Option<(Time, u64)>,
-    ) -> Admission {
+    pub(super) fn place(&mut self, now: Time, mut ask: Ask, queued: Option<Queued>) -> Admission {
         let with_session = self.has_session(&ask);
-        let (mut hold, mut full) = (None, false);
-        if let (Some(table), Some((key, mode))) = (&mut self.table, ask.session) {
-            let (rows, on_down) = (&self.rows, self.settings.affinity.on_down);
-            let name = ask.name;
-            let had = ask.past.had_binding;
-            match table.resolve(now, key, mode, had, |t| standing(rows, on_down, name, t)) {
-                Resolved::Hold(h) => hold = Some(h),
-                Resolved::Full => full = true,
-                Resolved::Unavailable(_) => {
-                    return self.refuse(Cause::TargetUnavailable, with_session);
+        // The request's own fault comes first, before anything is touched.
+        let named = match self.named(&ask, with_session) {
+            Ok(named) => named,
+            Err(cause) => return self.refuse(now, &ask, queued, No::because(cause)),
+        };
+        ask.past.explicit = named;
+        let mut claim = self.resolve(now, &ask);
+        let hold = if let Claim::Held(hold) = &claim { Some(hold) } else { None };
+        let seat = Seat { named, from: queued.map(|q| q.line), ..seat(&ask, hold) };
+        let all = self.candidates(now, &ask);
+        let mut dice = self.dice.clone();
+        let decision = self.decide(now, &ask, &seat, &all, &mut dice);
+        self.dice = dice;
+        match decision {
+            Decision::Go { picked, considered, plan } => {
+                if let (Some(table), Claim::Held(hold)) = (&mut self.table, &mut claim) {
+                    table.selected(now, hold, picked.target(), plan);
                 }
+                self.policy.picked(&picked);
+                Admission::Granted(self.grant(ask, claim, &all, &picked, considered))
+            }
+            Decision::Wait(line) => {
+                if let Claim::Held(hold) = claim {
+                    ask.past.had_binding |= hold.had_binding();
+                    self.release_unsent(now, hold);
+                }
+                self.wait(now, ask, line, queued)
+            }
+            Decision::Refuse(no) => {
+                if let Claim::Held(hold) = claim {
+                    if let Some(table) = self.table.as_mut().filter(|_| no.give_up) {
+                        table.give_up(now, &hold);
+                    }
+                    self.release_unsent(now, hold);
+                }
+                self.refuse(now, &ask, queued, no)
             }
         }
-        let mut candidates = self.eligible(&ask);
-        let eligible = candidates.len();
-        if eligible == 0 {
-            self.release_unsent(now, hold);
-            return match ask.past.failure {
-                Some(failure) => self.refuse_after(failure, with_session),
-                None => self.refuse(Cause::NoWorker, with_session),
-            };
-        }
-        let others_first = queued.is_none() && !self.queue.is_empty();
-        if others_first || candidates.iter().all(|c| self.busy(&c.load)) {
-            ask.past.had_binding |= hold.as_ref().is_some_and(|h| h.had_binding());
-            self.release_unsent(now, hold);
-            return self.enqueue(now, ask, queued, with_session);
-        }
-        let best_overlap_blocks = candidates.iter().map(|c| c.overlap).max().unwrap_or(0);
-        pin(&mut candidates, hold.as_ref().map_or(Steer::Free, |h| h.steer()));
-        let demand = demand(&ask);
-        let picked = pick(&mut self.policy, &demand, &candidates, &mut self.dice);
-        let Some(c) = picked.map(|i| candidates[i]) else {
-            self.release_unsent(now, hold);
-            return self.refuse(Cause::NoWorker, with_session);
+    }
+
+    fn resolve(&mut self, now: Time, ask: &Ask) -> Claim {
+        let (Some(table), Some(session)) = (&mut self.table, ask.session) else {
+            return Claim::None;
         };
-        if let (Some(table), Some(hold)) = (&mut self.table, &hold) {
-            table.selected(hold, c.target());
+        let (rows, unplaced) = (&self.rows, &self.unplaced);
+        let (on_down, name) = (self.settings.affinity.on_down, ask.name);
+        let standing = |t| standing(rows, unplaced, on_down, now, name, t);
+        match table.resolve(now, session.key, session.mode, ask.past.had_binding, standing) {
+            Resolved::Hold(hold) => Claim::Held(hold),
+            Resolved::Full => Claim::Full,
+            Resolved::Surplus => Claim::Surplus,
         }
-        let uncached = demand.uncached(c.overlap);
-        let booking =
-            self.ledger.book(c.worker, c.rank, demand.tokens, uncached, demand.block_size);
-        let placement = Placement {
-            eligible: u32::try_from(eligible).unwrap_or(u32::MAX),
-            considered: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
-            overlap_blocks: c.overlap,
-            best_overlap_blocks,
-            cached_tokens: demand.tokens - uncached,
-        };
-        let worker = self.rows[c.row].info.clone();
-        Admission::Granted(Grant { ask, worker, rank: c.rank, booking, hold, full, placement })
     }
 
-    /// Live, selectable, serving the name, and not excluded by an earlier failure of this request.
-    pub(super) fn eligible(&self, ask: &Ask) -> Candidates {
-        let overlaps = in_order(&ask.overlaps);
-        let mut overlaps = overlaps.iter().peekable();
-        let rows = self.rows.iter().enumerate();
-        let usable = rows.filter(|(_, r)| {
-            r.state == State::Ready
-                && r.serves.contains(&ask.name)
-                && !ask.past.excluded.contains(&r.info.id)
-        });
-        usable
-            .map(|(row, r)| {
-                let (worker, rank) = (r.info.id, DpRank(0));
-                // Both are in the order of ids: one walk beside the other.
-                while overlaps.next_if(|o| (o.worker, o.rank) < (worker, rank)).is_some() {}
-                let overlap = overlaps.next_if(|o| (o.worker, o.rank) == (worker, rank));
-                let homes = self.table.as_ref().map_or(0, |t| t.bindings_of(worker));
-                Candidate {
-                    worker,
-                    rank,
-                    row,
-                    load: self.ledger.of(worker, rank),
-                    overlap: overlap.map_or(0, |o| o.blocks),
-                    homes: u32::try_from(homes).unwrap_or(u32::MAX),
-                }
-            })
-            .collect()
-    }
-
-    pub(super) fn busy(&self, load: &Load) -> bool {
-        let queue = &self.settings.queue;
-        // Where nothing may wait nobody is too busy: the engines queue.
-        queue.max_requests > 0
-            && queue.busy_active_requests > 0
-            && load.active_requests >= queue.busy_active_requests
-    }
-
-    fn enqueue(
+    fn grant(
         &mut self,
-        now: Time,
         ask: Ask,
-        queued: Option<(Time, u64)>,
-        with_session: bool,
-    ) -> Admission {
-        let partition = self.id;
-        if let Some((deadline, serial)) = queued {
-            let place = self.queue.resume(ask, deadline, serial);
-            return Admission::Waiting(Ticket { partition, place });
-        }
-        let patience = now + self.settings.queue.max_wait;
-        let deadline = ask.deadline.map_or(patience, |d| d.min(patience));
-        match self.queue.push(ask, deadline) {
-            Ok(place) => {
-                self.wake_next();
-                Admission::Waiting(Ticket { partition, place })
-            }
-            Err(_) => self.refuse(Cause::QueueFull, with_session),
-        }
+        claim: Claim,
+        all: &Candidates,
+        picked: &Candidate,
+        considered: usize,
+    ) -> Grant {
+        let demand = demand(&ask);
+        let uncached = demand.uncached(picked.overlap);
+        let (tokens, block_size) = (demand.tokens, demand.block_size);
+        let booking = self.ledger.book(picked.worker, picked.rank, tokens, uncached, block_size);
+        let eligible = || all.iter().filter(|c| !c.fit.any(NOT_ELIGIBLE));
+        let placement = Placement {
+            eligible: u32::try_from(eligible().count()).unwrap_or(u32::MAX),
+            considered: u32::try_from(considered).unwrap_or(u32::MAX),
+            overlap_blocks: picked.overlap,
+            best_overlap_blocks: eligible().map(|c| c.overlap).max().unwrap_or(0),
+            cached_tokens: tokens - uncached,
+        };
+        let worker = self.rows[picked.row].info.clone();
+        Grant { ask, worker, rank: picked.rank, booking, claim, placement }
     }
 
-    /// Something has changed for those who wait: the first of them tries again.
-    pub(super) fn wake(&mut self) {
-        if self.queue.is_empty() {
-            self.worker_lost = false;
-        } else {
-            self.queue.freed();
-            self.wake_next();
-        }
-    }
-
-    /// Wakes the next that waits, if there is something for it.
-    pub(super) fn wake_next(&mut self) {
-        let mut ready = self.rows.iter().filter(|r| r.state == State::Ready);
-        let free = ready.any(|r| !self.busy(&self.ledger.of(r.info.id, DpRank(0))));
-        if !free && !self.worker_lost {
-            return;
-        }
-        match self.queue.wake_next() {
-            Some(wait) => self.outputs.push_back(Output::Wake(TicketId::new(self.id, wait))),
-            None => self.worker_lost &= self.queue.someone_awake(),
-        }
-    }
-
-    fn release_unsent(&mut self, now: Time, hold: Option<Hold>) {
-        if let (Some(table), Some(hold)) = (&mut self.table, hold) {
+    fn release_unsent(&mut self, now: Time, hold: Hold) {
+        if let Some(table) = &mut self.table {
             table.release(now, hold, false);
         }
     }
 
-    pub(super) fn refuse(&mut self, cause: Cause, with_session: bool) -> Admission {
-        let outcome = match (with_session, cause) {
+    /// Refuses a request; nothing is held any more.
+    pub(super) fn refuse(
+        &mut self,
+        now: Time,
+        ask: &Ask,
+        queued: Option<Queued>,
+        no: No,
+    ) -> Admission {
+        let cause = after(&ask.past, queued.is_some(), no.cause);
+        let outcome = match (self.has_session(ask), cause) {
             (false, _) => Outcome::None,
-            (true, Cause::WorkerFailed) => Outcome::Unbound,
+            (true, Cause::WorkerFailed | Cause::Answered) => Outcome::Unbound,
             (true, _) => Outcome::Rejected,
         };
         self.count(outcome);
-        Admission::Refused(Refusal { cause, outcome })
+        let retry_after = matches!(cause, Cause::Overloaded | Cause::TargetOverloaded)
+            .then(|| self.shed_until(no.at).map_or(USUAL_RETRY, |until| until.since(now)));
+        Admission::Refused(Refusal { cause, outcome, bound: no.bound, retry_after })
     }
 
-    pub(super) fn refuse_after(&mut self, failure: Failure, with_session: bool) -> Admission {
-        let cause = match failure {
-            // Nothing ran anywhere: it is as if the worker had never been there.
-            Failure::Refused => Cause::NoWorker,
-            Failure::Unreachable | Failure::Broken => Cause::WorkerFailed,
+    /// Where a request would go, without acting (R16).
+    #[must_use]
+    pub fn preview(&self, now: Time, ask: &Ask) -> Preview {
+        let with_session = self.has_session(ask);
+        let all = self.candidates(now, ask);
+        let demand = demand(ask);
+        let named = self.named(ask, with_session);
+        let (seat, claim) = self.foresee(now, ask);
+        // The dice are a copy: a preview takes nobody's turn.
+        let decision = match named {
+            Ok(named) => {
+                self.decide(now, ask, &Seat { named, ..seat }, &all, &mut self.dice.clone())
+            }
+            Err(cause) => Decision::Refuse(No::because(cause)),
         };
-        self.refuse(cause, with_session)
+        let rejected = if with_session { Outcome::Rejected } else { Outcome::None };
+        let (target, refusal, outcome) = match &decision {
+            Decision::Go { picked, plan, .. } => {
+                (Some(picked.target()), None, foreseen(&seat, &claim, picked, *plan))
+            }
+            Decision::Wait(_) => (None, None, foreseen_waiting(&claim, with_session)),
+            Decision::Refuse(no) => {
+                let retry_after = None;
+                let refusal =
+                    Refusal { cause: no.cause, outcome: rejected, bound: no.bound, retry_after };
+                (None, Some(refusal), rejected)
+            }
+        };
+        let steer = match (seat.home, seat.tentative, seat.mode) {
+            (Some(home), _, Mode::Hard) => Some(Steer::Pin(home)),
+            (Some(home), _, Mode::Soft) => Some(Steer::Prefer(home)),
+            (None, Some(tentative), _) => Some(Steer::Tentative(tentative)),
+            (None, None, _) => None,
+        };
+        Preview {
+            target,
+            waits: matches!(decision, Decision::Wait(_)),
+            refusal,
+            outcome,
+            home: seat.home,
+            steer,
+            candidates: all.iter().map(|c| (*c, self.policy.cost(&demand, c))).collect(),
+        }
+    }
+
+    /// What a session would resolve to.
+    fn foresee(&self, now: Time, ask: &Ask) -> (Seat, Foreseen) {
+        let none = seat(ask, None);
+        let (Some(table), Some(session)) = (&self.table, ask.session) else {
+            return (none, Foreseen::None);
+        };
+        let key = session.key;
+        let bound = table.get(now, key).map(|view| view.target);
+        let departed = |t| self.standing(now, ask.name, t) == Standing::Departed;
+        let home = bound.filter(|t| !departed(*t));
+        let lost = bound.is_some() && home.is_none();
+        if table.is_hot(key, lost) {
+            return (none, Foreseen::Surplus);
+        }
+        let tentative = if bound.is_none() { table.tentative(key) } else { None };
+        if bound.is_none() && tentative.is_none() && table.would_be_full(now, key) {
+            return (none, Foreseen::Full);
+        }
+        let spills = table.next_spill_moves(key);
+        (Seat { home, tentative, ..none }, Foreseen::Held { lost, moves: spills })
     }
 }
 
-/// The overlaps in the order of ids: as they are if they come from the index, which keeps that order.
-fn in_order(overlaps: &Overlaps) -> Cow<'_, [Overlap]> {
-    let id = |o: &Overlap| (o.worker, o.rank);
-    if overlaps.is_sorted_by_key(id) {
-        return Cow::Borrowed(overlaps);
-    }
-    let mut sorted = overlaps.to_vec();
-    sorted.sort_by_key(id);
-    Cow::Owned(sorted)
+/// What a candidate must not be to count as eligible in the contract's sense.
+const NOT_ELIGIBLE: Fit = Fit::NOT_READY
+    .and(Fit::FORBIDDEN)
+    .and(Fit::FAILED)
+    .and(Fit::DRAINING)
+    .and(Fit::SHED)
+    .and(Fit::VETOED);
+
+/// What a preview finds of a session.
+enum Foreseen {
+    None,
+    Full,
+    Surplus,
+    /// `lost`: a departure takes its binding; `moves`: one more spilled turn moves it.
+    Held {
+        lost: bool,
+        moves: bool,
+    },
 }
 
-pub(super) fn demand(ask: &Ask) -> Demand {
-    Demand { tokens: ask.prompt.tokens, block_size: ask.prompt.block_size }
+fn seat(ask: &Ask, hold: Option<&Hold>) -> Seat {
+    let mode = ask.session.map_or(Mode::Hard, |s| s.mode);
+    let steer = hold.map_or(Steer::Free, Hold::steer);
+    let tentative = if let Steer::Tentative(t) = steer { Some(t) } else { None };
+    Seat { home: hold.and_then(Hold::home), tentative, mode, named: None, from: None }
 }
 
-/// The pin rule (R06, and R04 for joiners): what cannot be used does not narrow. For a bound target
-/// that is live and not eligible the row of R07 says that the request moves; refusals were made before.
-pub(super) fn pin(candidates: &mut Candidates, steer: Steer) {
-    let (Steer::Pin(t) | Steer::Prefer(t) | Steer::Tentative(t)) = steer else { return };
-    // `affinity.soft = "keep"`: a preference is followed while it can be.
-    if candidates.iter().any(|c| t.admits(c.target())) {
-        candidates.retain(|c| t.admits(c.target()));
+/// What a good answer there would do to the session.
+fn foreseen(seat: &Seat, claim: &Foreseen, picked: &Candidate, plan: Plan) -> Outcome {
+    match claim {
+        Foreseen::None => Outcome::None,
+        Foreseen::Full => Outcome::UnboundFull,
+        Foreseen::Surplus => Outcome::Surplus,
+        Foreseen::Held { lost: true, .. } => Outcome::Rebound,
+        Foreseen::Held { moves, .. } => match (seat.home, seat.tentative) {
+            (Some(home), _) if home.admits(picked.target()) => Outcome::Hit,
+            (Some(_), _) if plan == Plan::Spill && !moves => Outcome::Spilled,
+            (Some(_), _) => Outcome::Rebound,
+            (None, Some(t)) if t.admits(picked.target()) => Outcome::Joined,
+            (None, _) => Outcome::New,
+        },
     }
 }
 
-/// How a bound target stands, for a request under `name`.
-pub(super) fn standing(rows: &[Row], on_down: OnDown, name: NameId, target: Target) -> Standing {
-    let Ok(i) = rows.binary_search_by_key(&target.worker, |r| r.info.id) else {
-        return Standing::Departed;
-    };
-    let row = &rows[i];
-    // One rank a worker until ranks are learned.
-    if !row.serves.contains(&name) || target.rank.is_some_and(|r| r != DpRank(0)) {
-        return Standing::Departed;
-    }
-    match (row.state, on_down) {
-        (State::Ready, _) => Standing::Live,
-        (State::Down, OnDown::Rebind) => Standing::Departed,
-        (State::Down, OnDown::Reject) | (State::Starting, _) => Standing::Unavailable,
+fn foreseen_waiting(claim: &Foreseen, with_session: bool) -> Outcome {
+    match claim {
+        Foreseen::Full => Outcome::UnboundFull,
+        Foreseen::Surplus => Outcome::Surplus,
+        _ if with_session => Outcome::Unbound,
+        _ => Outcome::None,
     }
 }

@@ -1,19 +1,74 @@
 //! Choosing a target: filter, pin, score, pick.
 //!
-//! The filter and the pin rule are one for all policies (R21); a policy only says what a candidate
-//! costs. Near-ties are broken at random, so that routers don't herd (F15).
+//! The filter and the pin rule are one for all policies (R21, `partition::decide`); a policy only says
+//! what a candidate costs, and may rule one out. Near-ties are broken at random, so that routers don't
+//! herd (F15).
 //!
-//! * `policy`: the costs.
+//! * [`policy`]: what a policy is, and the built-in ones.
 
-pub(crate) mod policy;
+pub mod policy;
 
 use crate::dice::Dice;
 use crate::ids::{DpRank, Target, WorkerId};
 use crate::load::Load;
-use policy::Policy;
 use smallvec::SmallVec;
 
-/// One target that may be picked.
+/// Why a candidate can't be used, or not by everybody; several reasons may hold at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fit(u16);
+
+impl Fit {
+    /// Its worker is not up.
+    pub const NOT_READY: Self = Self(1);
+    /// The request's own constraints exclude it.
+    pub const FORBIDDEN: Self = Self(2);
+    /// It failed this very request.
+    pub const FAILED: Self = Self(4);
+    /// It is draining: only for sessions that live there.
+    pub const DRAINING: Self = Self(8);
+    /// It is overloaded.
+    pub const SHED: Self = Self(16);
+    /// It has as much to do as it may.
+    pub const BUSY: Self = Self(32);
+    /// Requests that name its worker wait for it.
+    pub const AWAITED: Self = Self(64);
+    /// The policy rules it out.
+    pub const VETOED: Self = Self(128);
+
+    const WORDS: [(Self, &'static str); 8] = [
+        (Self::NOT_READY, "not_ready"),
+        (Self::FORBIDDEN, "forbidden"),
+        (Self::FAILED, "failed"),
+        (Self::DRAINING, "draining"),
+        (Self::SHED, "overloaded"),
+        (Self::BUSY, "busy"),
+        (Self::AWAITED, "awaited"),
+        (Self::VETOED, "vetoed"),
+    ];
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether one of `reasons` holds.
+    #[must_use]
+    pub const fn any(self, reasons: Self) -> bool {
+        self.0 & reasons.0 != 0
+    }
+
+    pub(crate) fn add(&mut self, reason: Self, holds: bool) {
+        self.0 |= if holds { reason.0 } else { 0 };
+    }
+
+    /// The reasons that hold, as people read them.
+    pub fn words(self) -> impl Iterator<Item = &'static str> {
+        Self::WORDS.into_iter().filter(move |(reason, _)| self.any(*reason)).map(|(_, word)| word)
+    }
+}
+
+/// One target that serves the request's model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// The worker.
@@ -28,6 +83,8 @@ pub struct Candidate {
     pub overlap: u32,
     /// Sessions that live at its worker.
     pub homes: u32,
+    /// What speaks against it.
+    pub fit: Fit,
 }
 
 impl Candidate {
@@ -39,21 +96,21 @@ impl Candidate {
 }
 
 /// The candidates of one request; no allocation for usual fleets.
-pub(crate) type Candidates = SmallVec<[Candidate; 16]>;
+pub type Candidates = SmallVec<[Candidate; 16]>;
 
 /// What a request demands of its target.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Demand {
+pub struct Demand {
     /// Prompt tokens.
-    pub(crate) tokens: u32,
+    pub tokens: u32,
     /// Tokens per block; 0 where unknown.
-    pub(crate) block_size: u32,
+    pub block_size: u32,
 }
 
 impl Demand {
     /// Prompt tokens that a target with `overlap` leading blocks must compute.
     #[must_use]
-    pub(crate) fn uncached(&self, overlap: u32) -> u32 {
+    pub fn uncached(&self, overlap: u32) -> u32 {
         self.tokens.saturating_sub(overlap.saturating_mul(self.block_size))
     }
 }
@@ -61,48 +118,29 @@ impl Demand {
 /// Costs this close are equal: a difference below a block is noise.
 const NEAR: f64 = 1e-9;
 
-/// Picks one of `candidates`; `None` if there are none.
-pub(crate) fn pick(
-    policy: &mut Policy,
-    demand: &Demand,
+/// The candidate that costs least; among equal ones, any. `None` if there are none.
+pub fn cheapest(
     candidates: &[Candidate],
-    dice: &mut impl Dice,
+    dice: &mut dyn Dice,
+    cost: impl Fn(&Candidate) -> f64,
 ) -> Option<usize> {
-    let picked = match policy {
-        Policy::RoundRobin { last } => round_robin(*last, candidates),
-        Policy::Random => Some(dice.below(candidates.len())).filter(|_| !candidates.is_empty()),
-        Policy::Kv(_) | Policy::LeastLoaded => {
-            let mut best = f64::INFINITY;
-            let mut tied: SmallVec<[usize; 16]> = SmallVec::new();
-            for (i, c) in candidates.iter().enumerate() {
-                let cost = policy.cost(demand, c);
-                if tied.is_empty() || cost < best - NEAR {
-                    tied.clear();
-                    best = cost;
-                }
-                if cost <= best + NEAR {
-                    tied.push(i);
-                }
-            }
-            match tied.as_slice() {
-                [] => None,
-                [one] => Some(*one),
-                many => many.get(dice.below(many.len())).copied(),
-            }
+    let mut best = f64::INFINITY;
+    let mut tied: SmallVec<[usize; 16]> = SmallVec::new();
+    for (i, c) in candidates.iter().enumerate() {
+        let cost = cost(c);
+        if tied.is_empty() || cost < best - NEAR {
+            tied.clear();
+            best = cost;
         }
-    };
-    if let (Policy::RoundRobin { last }, Some(i)) = (policy, picked) {
-        *last = Some((candidates[i].worker, candidates[i].rank));
+        if cost <= best + NEAR {
+            tied.push(i);
+        }
     }
-    picked
-}
-
-/// The first candidate behind the last one picked, in the order of ids.
-fn round_robin(last: Option<(WorkerId, DpRank)>, candidates: &[Candidate]) -> Option<usize> {
-    let id = |c: &Candidate| (c.worker, c.rank);
-    let all = || candidates.iter().enumerate();
-    let behind = all().filter(|(_, c)| last.is_none_or(|l| id(c) > l)).min_by_key(|(_, c)| id(c));
-    behind.or_else(|| all().min_by_key(|(_, c)| id(c))).map(|(i, _)| i)
+    match tied.as_slice() {
+        [] => None,
+        [one] => Some(*one),
+        many => many.get(dice.below(many.len())).copied(),
+    }
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ fn f07_one_key_used_with_two_models_is_two_sessions() {
         assert_eq!(w.turn(ask(&w, "large")), (b, expected));
     }
     let homes = w.core.sessions(w.now, 10);
-    let pools: Vec<_> = homes.iter().map(|(pool, s)| (pool.as_ref(), s.target.worker)).collect();
+    let pools: Vec<_> = homes.iter().map(|(pool, _, s)| (pool.as_ref(), s.target.worker)).collect();
     assert_eq!(pools, [("small", a), ("large", b)]);
 }
 

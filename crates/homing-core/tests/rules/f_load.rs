@@ -7,7 +7,7 @@ use homing_core::settings::CoreSettings;
 
 #[test]
 fn f12_a_burst_spreads_because_load_counts_from_selection() {
-    for policy in [POLICIES[0], POLICIES[1], POLICIES[2]] {
+    for policy in [POLICIES[0], POLICIES[1], POLICIES[3]] {
         let w = World::with(CoreSettings { policy, ..settings() }, 4);
         let grants: Vec<_> = (0..40).map(|_| w.grant(w.plain())).collect();
         for view in w.core.workers() {

@@ -2,21 +2,11 @@
 
 use super::world::*;
 use homing_core::affinity::Outcome;
-use homing_core::ask::{Abandon, Admission, Cause, Failure, Output, Ticket, TicketId};
+use homing_core::ask::{Abandon, Admission, Cause, Failure, Ticket};
 use homing_core::fleet::Probe;
 use homing_core::settings::Mode;
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-fn woken(w: &World) -> Option<TicketId> {
-    w.core.poll_output().map(|Output::Wake(id)| id)
-}
-
-/// The next output wakes this ticket, and its claim is granted.
-fn claimed(w: &World, ticket: Ticket) -> homing_core::ask::Grant {
-    assert_eq!(woken(w), Some(ticket.id()));
-    granted(w.claim(ticket))
-}
 
 #[test]
 fn queue_a_waiting_request_holds_nothing() {
@@ -42,9 +32,9 @@ fn queue_first_come_first_served_one_at_a_time() {
     let (_, _, mut running) = w.start(w.plain());
     let tickets: Vec<_> = (0..3).map(|_| w.waiting(w.plain())).collect();
     for ticket in tickets {
-        assert_eq!(woken(&w), None, "nobody is woken in vain");
+        assert_eq!(w.woken(), None, "nobody is woken in vain");
         w.finish(running);
-        running = w.commit(w.go(claimed(&w, ticket))).0;
+        running = w.commit(w.go(w.claimed(ticket))).0;
     }
     w.finish(running);
     w.quiesce();
@@ -58,10 +48,10 @@ fn queue_newcomers_do_not_overtake() {
     w.finish(busy);
     // Free now, and promised to the one that waits.
     let newcomer = w.waiting(w.plain());
-    let grant = claimed(&w, first);
-    assert_eq!(woken(&w), None);
+    let grant = w.claimed(first);
+    assert_eq!(w.woken(), None);
     let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
-    let grant = claimed(&w, newcomer);
+    let grant = w.claimed(newcomer);
     let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
     w.quiesce();
 }
@@ -74,12 +64,12 @@ fn queue_the_session_is_read_when_the_request_is_granted() {
     let ticket = w.waiting(w.hard("s"));
     // Another turn of the session, which came earlier and took longer, binds it meanwhile.
     w.finish(a);
-    let first = claimed(&w, ticket);
+    let first = w.claimed(ticket);
     assert_eq!(first.worker().id, there);
     let second = w.waiting(w.hard("s"));
     let (c, _) = w.commit(w.go(first));
     w.finish(b);
-    let grant = claimed(&w, second);
+    let grant = w.claimed(second);
     assert_eq!(grant.worker().id, there, "home, though the other one is free and home is busy");
     let (d, outcome) = w.commit(w.go(grant));
     assert_eq!(outcome, Outcome::Hit);
@@ -95,7 +85,7 @@ fn queue_the_fleet_is_read_when_the_request_is_granted() {
     let ticket = w.waiting(w.hard("s"));
     w.remove(old);
     let new = w.up("new", &[MODEL]);
-    let grant = claimed(&w, ticket);
+    let grant = w.claimed(ticket);
     assert_eq!(grant.worker().id, new);
     let (live, outcome) = w.commit(w.go(grant));
     assert_eq!((outcome, w.home("s")), (Outcome::Rebound, Some(new)));
@@ -111,10 +101,10 @@ fn queue_a_departure_noticed_before_waiting_is_not_forgotten_while_waiting() {
     w.remove(old);
     let (_, _, busy) = w.start(w.plain());
     let ticket = w.waiting(w.hard("s"));
-    assert_eq!(w.home("s"), None);
+    assert_eq!(w.home("s"), Some(old), "a request that goes nowhere changes nothing");
     w.finish(busy);
-    let (live, outcome) = w.commit(w.go(claimed(&w, ticket)));
-    assert_eq!((outcome, w.moves()), (Outcome::Rebound, [1, 0, 0]));
+    let (live, outcome) = w.commit(w.go(w.claimed(ticket)));
+    assert_eq!((outcome, w.moves()), (Outcome::Rebound, [1, 0, 0, 0]));
     w.finish(live);
     w.quiesce();
 }
@@ -132,14 +122,14 @@ fn queue_a_deadline_is_a_timeout_and_changes_no_binding() {
     assert_eq!(deadline, w.now + Duration::from_secs(1), "the request's own, if it is the earlier");
     w.pass(Duration::from_secs(1));
     w.core.handle_timeout(w.now);
-    assert_eq!((woken(&w), woken(&w)), (Some(id), None));
+    assert_eq!((w.woken(), w.woken()), (Some(id), None));
     let refusal = refused(w.claim(mine));
     assert_eq!((refusal.cause, refusal.outcome), (Cause::Timeout, Outcome::Rejected));
     assert_eq!(w.session("s").map(|v| (v.target, v.version, v.leases)), before);
 
     w.pass(Duration::from_secs(29));
     w.core.handle_timeout(w.now);
-    assert_eq!(woken(&w), Some(patient.id()), "nobody waits longer than `max_wait`");
+    assert_eq!(w.woken(), Some(patient.id()), "nobody waits longer than `max_wait`");
     assert_eq!(refused(w.claim(patient)).cause, Cause::Timeout);
     w.finish(busy);
     w.quiesce();
@@ -153,10 +143,10 @@ fn queue_cancelling_lets_the_next_one_try() {
         (w.waiting(w.plain()), w.waiting(w.plain()), w.waiting(w.hard("s")));
     w.core.cancel(w.now, second);
     w.finish(busy);
-    assert_eq!(woken(&w), Some(first.id()));
+    assert_eq!(w.woken(), Some(first.id()));
     // Awake, and leaves instead of claiming.
     w.core.cancel(w.now, first);
-    let grant = claimed(&w, third);
+    let grant = w.claimed(third);
     let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
     assert_eq!((w.outcomes(Outcome::None), w.outcomes(Outcome::Unbound)), (3, 1));
     w.quiesce();
@@ -173,17 +163,17 @@ fn queue_one_that_cannot_be_served_now_blocks_nobody() {
     let (_, _, on_b) = w.start(w.plain());
     let (blocked, behind) = (w.waiting(adapter(&w)), w.waiting(w.plain()));
     w.finish(on_b);
-    assert_eq!(woken(&w), Some(blocked.id()));
+    assert_eq!(w.woken(), Some(blocked.id()));
     let Admission::Waiting(blocked) = w.claim(blocked) else { panic!("its worker is busy") };
-    let (live, _) = w.commit(w.go(claimed(&w, behind)));
-    assert_eq!(woken(&w), None);
+    let (live, _) = w.commit(w.go(w.claimed(behind)));
+    assert_eq!(w.woken(), None);
     w.finish(on_a);
     assert_eq!(claimed_at(&w, blocked), a);
     w.finish(live);
 }
 
 fn claimed_at(w: &World, ticket: Ticket) -> homing_core::ids::WorkerId {
-    let (live, _) = w.commit(w.go(claimed(w, ticket)));
+    let (live, _) = w.commit(w.go(w.claimed(ticket)));
     let busy = w
         .core
         .workers()
@@ -227,7 +217,7 @@ fn f43_nobody_hangs_when_the_workers_go() {
         let tickets = [w.waiting(w.ask_for(MODEL, session)), w.waiting(w.ask_for(MODEL, session))];
         w.remove(only);
         for ticket in tickets {
-            assert_eq!(woken(&w), Some(ticket.id()));
+            assert_eq!(w.woken(), Some(ticket.id()));
             assert_eq!(refused(w.claim(ticket)).cause, Cause::NoWorker);
         }
         w.finish(busy);
@@ -241,7 +231,7 @@ fn f43_nobody_hangs_when_the_workers_come() {
     let (_, _, busy) = w.start(w.plain());
     let ticket = w.waiting(w.plain());
     let new = w.up("new", &[MODEL]);
-    let grant = claimed(&w, ticket);
+    let grant = w.claimed(ticket);
     assert_eq!(grant.worker().id, new);
     let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
     w.finish(busy);
@@ -258,9 +248,9 @@ fn f43_a_request_whose_workers_have_gone_learns_it_at_once_though_others_are_bus
     let (plain, adapter) = (w.waiting(w.plain()), w.waiting(w.ask_for("x-lora", None)));
     w.remove(a);
     // Each looks once, in order.
-    assert_eq!(woken(&w), Some(plain.id()));
+    assert_eq!(w.woken(), Some(plain.id()));
     let Admission::Waiting(plain) = w.claim(plain) else { panic!("b is busy") };
-    assert_eq!(woken(&w), Some(adapter.id()));
+    assert_eq!(w.woken(), Some(adapter.id()));
     assert_eq!(refused(w.claim(adapter)).cause, Cause::NoWorker);
     w.core.cancel(w.now, plain);
     w.finish(on_a);
@@ -278,10 +268,10 @@ fn queue_a_failed_request_that_must_wait_keeps_its_exclusions() {
     let Admission::Waiting(ticket) = w.retry(checked, Failure::Broken) else {
         panic!("the one that has not failed it is busy");
     };
-    assert_eq!(woken(&w), Some(ticket.id()), "the failed one is free");
+    assert_eq!(w.woken(), Some(ticket.id()), "the failed one is free");
     let Admission::Waiting(ticket) = w.claim(ticket) else { panic!("but not for this request") };
     w.finish(busy);
-    let grant = claimed(&w, ticket);
+    let grant = w.claimed(ticket);
     assert_eq!(grant.worker().id, other);
     let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
     w.pass(Duration::ZERO);
@@ -307,9 +297,9 @@ fn queue_freeing_by_any_end_wakes() {
         let grant = w.grant(w.hard("s"));
         let ticket = w.waiting(w.plain());
         end(&mut w, grant);
-        let grant = claimed(&w, ticket);
+        let grant = w.claimed(ticket);
         let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
-        while woken(&w).is_some() {}
+        while w.woken().is_some() {}
     }
     w.quiesce();
 }
@@ -321,16 +311,16 @@ fn queue_a_probe_that_changes_nothing_wakes_nobody() {
     let (_, _, busy) = w.start(w.ask_for("x-lora", None));
     // It waits for a, and has learned that b, though free, is not for it.
     let ticket = w.waiting(w.ask_for("x-lora", None));
-    assert_eq!(woken(&w), Some(ticket.id()));
+    assert_eq!(w.woken(), Some(ticket.id()));
     let Admission::Waiting(ticket) = w.claim(ticket) else { panic!("its worker is busy") };
     for id in [a, b, a, b] {
         w.probe(id, Probe::Good);
         w.probe(id, Probe::Bad);
     }
     w.serves(b, &[MODEL]);
-    assert_eq!(woken(&w), None);
+    assert_eq!(w.woken(), None);
     w.serves(b, &[MODEL, "x-lora"]);
-    let grant = claimed(&w, ticket);
+    let grant = w.claimed(ticket);
     assert_eq!(grant.worker().id, b, "a name more, without any other event, does wake");
     let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
     w.finish(busy);
@@ -354,7 +344,7 @@ fn queue_a_tick_wakes_a_bounded_number_and_says_that_there_are_more() {
         w.core.handle_timeout(w.now);
         ticks += 1;
         let mut now_awake = 0;
-        while let Some(id) = woken(&w) {
+        while let Some(id) = w.woken() {
             let claim = w.core.claim(w.now, tickets.remove(&id).unwrap());
             assert_eq!(refused(claim).cause, Cause::Timeout);
             now_awake += 1;

@@ -4,7 +4,9 @@
 use super::world::*;
 use homing_core::affinity::Outcome;
 use homing_core::ask::{Abandon, Failure};
-use homing_core::settings::{CoreSettings, PolicyKind};
+use homing_core::fleet::FleetChange;
+use homing_core::ids::WorkerId;
+use homing_core::settings::{CoreSettings, OnDown, OnOverload, PolicyKind};
 
 #[test]
 fn r04_concurrent_first_turns_join_the_tentative_target() {
@@ -130,4 +132,52 @@ fn r04_an_initializer_that_is_queued_does_not_hold_the_others() {
     assert_eq!(outcome, Outcome::New);
     w.finish(live);
     w.quiesce();
+}
+
+#[test]
+fn r04_a_joiner_is_never_refused_for_its_tentative_target() {
+    type Trouble = fn(&mut World, WorkerId);
+    let troubles: [Trouble; 5] = [
+        |w, id| w.down(id),
+        |w, id| _ = w.fleet(FleetChange::Unsure(id)),
+        |w, id| w.overload(id, None),
+        |w, id| w.drain(id, None),
+        |w, id| w.serves(id, &["another"]),
+    ];
+    for (i, trouble) in troubles.into_iter().enumerate() {
+        for mode in MODES {
+            let mut s = settings();
+            s.affinity.on_overload = OnOverload::Reject;
+            s.affinity.on_down = OnDown::Reject;
+            let mut w = World::with(s, 3);
+            let first = w.grant(w.hard("s"));
+            let tentative = first.worker().id;
+            trouble(&mut w, tentative);
+            let second = w.grant(w.ask("s", mode));
+            assert_ne!(second.worker().id, tentative, "trouble {i}");
+            // Nor for its own constraints.
+            let elsewhere = w.others(second.worker().id).into_iter().find(|id| *id != tentative);
+            let name = w.name_of(elsewhere.unwrap());
+            let third = w.grant(only(w.ask("s", mode), &[&name]));
+            assert_eq!(w.name_of(third.worker().id), name);
+            for grant in [first, second, third] {
+                let _ = w.core.abandon(w.now, grant, Abandon::Failed);
+            }
+            w.quiesce();
+        }
+    }
+}
+
+#[test]
+fn r04_a_joiner_keeps_to_its_target_while_that_is_busy() {
+    for mode in MODES {
+        let w = World::with(queueing(4), 2);
+        let first = w.grant(w.hard("s"));
+        let second = w.grant(w.ask("s", mode));
+        assert_eq!(second.worker().id, first.worker().id, "as a bound one would");
+        for grant in [first, second] {
+            let _ = w.core.abandon(w.now, grant, Abandon::Failed);
+        }
+        w.quiesce();
+    }
 }

@@ -42,9 +42,9 @@ fn r06_hard_pin_beats_load() {
         let w = World::with(CoreSettings { policy, ..settings() }, 3);
         let (home, _) = w.turn(w.hard("s"));
         // All of it is at home, none elsewhere.
-        let lives: Vec<_> = (0..50).map(|_| w.start(w.hard("s"))).collect();
+        let lives: Vec<_> = (0..30).map(|_| w.start(w.hard("s"))).collect();
         assert!(lives.iter().all(|l| l.0 == home), "{policy:?}");
-        assert_eq!(w.part(home).load.active_requests, 50);
+        assert_eq!(w.part(home).load.active_requests, 30);
         let grant = w.grant(w.hard("s"));
         assert_eq!((grant.placement().eligible, grant.placement().considered), (3, 1));
         let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
@@ -58,7 +58,7 @@ fn r06_soft_keeps_while_eligible() {
     for policy in POLICIES {
         let w = World::with(CoreSettings { policy, ..settings() }, 3);
         let (home, _) = w.turn(w.soft("s"));
-        let lives: Vec<_> = (0..50).map(|_| w.start(w.soft("s"))).collect();
+        let lives: Vec<_> = (0..30).map(|_| w.start(w.soft("s"))).collect();
         assert!(lives.iter().all(|l| (l.0, l.1) == (home, Outcome::Hit)), "{policy:?}");
         lives.into_iter().for_each(|l| w.finish(l.2));
         w.quiesce();

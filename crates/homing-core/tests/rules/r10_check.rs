@@ -158,3 +158,92 @@ fn r10_a_binding_that_has_idled_out_is_none_whether_swept_or_not() {
     w.finish(live);
     w.quiesce();
 }
+
+/// Passes: match, New, Soft, departed. Sends back: a binding that changed to another live target, once.
+/// In every case the table is as it was.
+#[test]
+fn r10_check_dispatch_changes_nothing() {
+    type Case = fn(&mut World) -> (Grant, Vec<homing_core::ask::Live>);
+    let passes: [(&str, Case); 5] = [
+        ("new", |w| (w.grant(w.hard("s")), Vec::new())),
+        ("match", |w| {
+            w.turn(w.hard("s"));
+            (w.grant(w.hard("s")), Vec::new())
+        }),
+        ("joined", |w| {
+            let b = w.grant(w.hard("s"));
+            (b, vec![w.start(w.hard("s")).2])
+        }),
+        ("soft", |w| {
+            let (_, grant, live) = bound_elsewhere(w, true);
+            (grant, vec![live])
+        }),
+        ("departed", |w| {
+            let (home, grant, live) = bound_elsewhere(w, false);
+            w.remove(home);
+            (grant, vec![live])
+        }),
+    ];
+    for (what, case) in passes {
+        let mut w = World::new(3);
+        let (grant, lives) = case(&mut w);
+        let before = w.traces();
+        let checked = w.go(grant);
+        assert_eq!(w.traces(), before, "{what}");
+        let _ = w.core.abandon(w.now, checked, Abandon::NotDispatched);
+        lives.into_iter().for_each(|l| w.finish(l));
+        w.quiesce();
+    }
+    let mut w = World::new(3);
+    let (_, grant, live) = bound_elsewhere(&mut w, false);
+    let (sessions, outcomes) = (w.core.sessions(w.now, 9), w.stats().outcomes);
+    let table = w.stats().table;
+    let _ = w.again(grant);
+    assert_eq!((w.core.sessions(w.now, 9), w.stats().outcomes), (sessions, outcomes));
+    assert_eq!(w.stats().table, table);
+    w.finish(live);
+    w.quiesce();
+}
+
+#[test]
+fn r10_selecting_once_more_is_under_the_new_binding() {
+    // R06 answers where it can be used; R07 where it can't; R09 for an explicit target.
+    let mut w = World::new(3);
+    let (home, grant, live) = bound_elsewhere(&mut w, false);
+    let ask = w.again(grant);
+    w.overload(home, None);
+    let grant = w.grant(ask);
+    assert_ne!(grant.worker().id, home);
+    let (spilled, outcome) = w.commit(w.go(grant));
+    assert_eq!((outcome, w.home("s")), (Outcome::Spilled, Some(home)));
+    w.finish(live);
+    w.finish(spilled);
+    w.quiesce();
+
+    let mut w = World::new(3);
+    let (home, grant, live) = bound_elsewhere(&mut w, false);
+    let ask = only(w.again(grant), &["nobody", &w.name_of(w.others(home)[0])]);
+    assert_eq!(w.refused(ask).cause, homing_core::ask::Cause::Conflict);
+    w.finish(live);
+    w.quiesce();
+}
+
+#[test]
+fn r10_a_spilled_grant_goes_on_until_its_binding_changes() {
+    let mut w = World::new(3);
+    let (home, _) = w.turn(w.hard("s"));
+    w.overload(home, Some(SECOND * 9));
+    let (a, b) = (w.grant(w.hard("s")), w.grant(w.hard("s")));
+    assert_eq!(w.turn(w.soft("t")).1, Outcome::New, "other sessions don't matter");
+    let (spilled, outcome) = w.commit(w.go(a));
+    assert_eq!(outcome, Outcome::Spilled);
+    // Now the session moves, to where the other one doesn't go.
+    let third = w.others(home).into_iter().find(|id| *id != b.worker().id).unwrap();
+    let moved = w.turn(only(w.soft("s"), &[&w.name_of(third)]));
+    assert_eq!(moved, (third, Outcome::Rebound));
+    let (worker, outcome) = w.turn(w.again(b));
+    assert_eq!((worker, outcome), (third, Outcome::Hit));
+    w.finish(spilled);
+    w.pass(SECOND);
+    w.quiesce();
+}

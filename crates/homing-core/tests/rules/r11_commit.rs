@@ -31,7 +31,7 @@ fn r11_soft_rebinds() {
     let (a, b) = (w.go(a), w.go(b));
     let (first, _) = w.commit(a);
     let (second, outcome) = w.commit(b);
-    assert_eq!((outcome, w.home("s"), w.moves()), (Outcome::Rebound, Some(other), [0, 0, 1]));
+    assert_eq!((outcome, w.home("s"), w.moves()), (Outcome::Rebound, Some(other), [0, 0, 1, 0]));
     w.finish(first);
     w.finish(second);
     w.quiesce();
@@ -79,7 +79,7 @@ fn r11_a_departed_home_is_no_reason_for_a_conflict() {
     let (first, _) = w.commit(a);
     w.remove(home);
     let (second, outcome) = w.commit(b);
-    assert_eq!((outcome, w.home("s"), w.moves()), (Outcome::Rebound, Some(other), [1, 0, 0]));
+    assert_eq!((outcome, w.home("s"), w.moves()), (Outcome::Rebound, Some(other), [1, 0, 0, 0]));
     w.finish(first);
     w.finish(second);
     w.quiesce();
@@ -112,4 +112,34 @@ fn r11_a_home_that_went_down_and_still_answers_is_a_hit() {
     assert_ne!(grant.worker().id, home);
     let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
     w.quiesce();
+}
+
+#[test]
+fn r11_a_joiner_behind_another_s_initialization_gets_its_lease_without_waiting() {
+    let w = World::new(3);
+    let (initializer, joiner) = (w.go(w.grant(w.hard("s"))), w.go(w.grant(w.hard("s"))));
+    let (live, outcome) = w.commit(joiner);
+    assert_eq!((outcome, w.session("s").unwrap().leases), (Outcome::New, 1));
+    let _ = w.core.abandon(w.now, initializer, Abandon::Failed);
+    assert_eq!(w.session("s").unwrap().leases, 1);
+    w.finish(live);
+    w.quiesce();
+}
+
+#[test]
+fn r11_changed_to_the_same_target_is_a_lease() {
+    for mode in MODES {
+        let w = World::new(1);
+        w.turn(w.hard("s"));
+        let checked = w.go(w.grant(w.ask("s", mode)));
+        let before = w.session("s").unwrap().version;
+        w.core.unbind(w.now, w.partition(), key("s"));
+        w.turn(w.hard("s"));
+        assert_ne!(w.session("s").unwrap().version, before);
+        let (live, outcome) = w.commit(checked);
+        assert_eq!((outcome, w.moves()), (Outcome::Hit, [0; 4]));
+        assert_eq!(w.session("s").unwrap().leases, 1);
+        w.finish(live);
+        w.quiesce();
+    }
 }

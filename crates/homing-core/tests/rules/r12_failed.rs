@@ -96,3 +96,24 @@ fn r12_a_port_that_refused_everywhere_is_as_if_nobody_had_been_there() {
     assert_eq!(w.refused(w.hard("s")).cause, Cause::NoWorker, "it is Down at once");
     w.quiesce();
 }
+
+#[test]
+fn r12_nothing_is_bound_before_the_answer_has_begun_and_a_dropped_grant_leaves_nothing() {
+    for policy in POLICIES {
+        for mode in MODES {
+            let w = World::with(CoreSettings { policy, ..settings() }, 3);
+            let fresh = (w.core.sessions(w.now, 9), w.stats().bindings, w.stats().leases);
+            let state = || (w.core.sessions(w.now, 9), w.stats().bindings, w.stats().leases);
+            let grant = w.grant(w.ask("s", mode));
+            assert_eq!(state(), fresh);
+            let checked = w.go(grant);
+            assert_eq!(state(), fresh);
+            let moved = granted(w.retry(checked, Failure::Broken));
+            assert_eq!(state(), fresh);
+            let _ = w.core.abandon(w.now, moved, Abandon::ClientGone);
+            assert_eq!((state(), w.stats().bookings), (fresh, 0));
+            assert_eq!(w.core.poll_timeout(), None, "not even something to expire");
+            w.quiesce();
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use super::world::*;
 use homing_core::affinity::Outcome;
 use homing_core::ask::Step;
+use homing_core::partition::EXPIRE_AT_ONCE;
 use std::time::Duration;
 
 const MICRO: Duration = Duration::from_micros(1);
@@ -109,6 +110,21 @@ fn r13_a_rebinding_ends_no_stream_early_and_leaves_no_lease() {
 }
 
 #[test]
+fn r13_a_lease_released_before_its_initializer_commits_is_not_counted() {
+    let w = World::new(3);
+    let initializer = w.go(w.grant(w.hard("s")));
+    let (_, outcome, joiner) = w.start(w.hard("s"));
+    assert_eq!((outcome, w.session("s").unwrap().leases), (Outcome::New, 1));
+    w.finish(joiner);
+    assert_eq!((w.session("s").unwrap().leases, w.stats().leases), (0, 0));
+    let (live, outcome) = w.commit(initializer);
+    assert_eq!(outcome, Outcome::Joined);
+    assert_eq!((w.session("s").unwrap().leases, w.stats().leases), (1, 1));
+    w.finish(live);
+    w.quiesce();
+}
+
+#[test]
 fn r14_gone_at_the_deadline_and_not_before() {
     let mut w = World::new(2);
     w.turn(w.hard("s"));
@@ -116,11 +132,11 @@ fn r14_gone_at_the_deadline_and_not_before() {
     assert_eq!(due, w.now + TTL);
     w.pass(TTL - MICRO);
     w.core.handle_timeout(w.now);
-    assert_eq!((w.stats().bindings, w.stats().expired), (1, 0));
+    assert_eq!((w.stats().bindings, w.stats().table.expired), (1, 0));
     w.pass(MICRO);
     assert_eq!(w.home("s"), None, "for whoever looks, swept or not");
     w.core.handle_timeout(w.now);
-    assert_eq!((w.stats().bindings, w.stats().expired), (0, 1));
+    assert_eq!((w.stats().bindings, w.stats().table.expired), (0, 1));
     w.quiesce();
 }
 
@@ -140,14 +156,14 @@ fn r14_pinned_across_its_deadline_a_binding_is_due_when_nothing_refreshed_it() {
         assert_eq!(w.home("s"), None);
     }
     w.core.handle_timeout(w.now);
-    assert_eq!(w.stats().expired, 2);
+    assert_eq!(w.stats().table.expired, 2);
     w.quiesce();
 }
 
 #[test]
 fn r14_an_expiry_storm_is_swept_in_bounded_steps() {
     let mut w = World::new(2);
-    let n = 2500;
+    let n: u64 = 2500;
     for i in 0..n {
         let core = &w.core;
         let grant = granted(core.admit(w.now, w.hard(&format!("s{i}"))));
@@ -162,10 +178,10 @@ fn r14_an_expiry_storm_is_swept_in_bounded_steps() {
     while w.core.poll_timeout().is_some_and(|due| due <= w.now) {
         let before = w.stats().bindings;
         w.core.handle_timeout(w.now);
-        assert!((1..=1024).contains(&(before - w.stats().bindings)));
+        assert!((1..=EXPIRE_AT_ONCE).contains(&(before - w.stats().bindings)));
         steps += 1;
     }
-    assert_eq!((steps, w.stats().expired), (3, n));
+    assert_eq!((steps, w.stats().table.expired), (n.div_ceil(EXPIRE_AT_ONCE as u64), n));
     assert!(w.core.sessions(w.now, 10).is_empty());
     w.quiesce();
 }

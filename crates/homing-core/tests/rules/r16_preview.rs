@@ -5,6 +5,7 @@ use homing_core::affinity::Steer;
 use homing_core::ask::{Abandon, Admission};
 use homing_core::ids::{DpRank, Target};
 use homing_core::index::Overlap;
+use homing_core::select::Fit;
 use homing_core::settings::{CoreSettings, OnDown};
 
 #[test]
@@ -73,7 +74,10 @@ fn r16_preview_shows_what_the_session_asks_and_every_candidate() {
     assert_eq!((soft.steer, soft.target), (Some(Steer::Prefer(target)), Some(target)));
     w.down(home);
     let away = w.core.preview(w.now, &w.hard("s")).unwrap();
-    assert_eq!((away.steer, away.candidates.len()), (None, 2));
+    assert_eq!((away.steer, away.candidates.len()), (None, 3), "with what speaks against it");
+    let unready: Vec<_> =
+        away.candidates.iter().filter(|(c, _)| c.fit.any(Fit::NOT_READY)).collect();
+    assert!(matches!(unready[..], [(c, _)] if c.worker == home), "{unready:?}");
     assert_eq!(w.home("s"), Some(home), "and the binding stands");
 }
 
@@ -83,7 +87,7 @@ fn r16_overlaps_meet_their_workers_whatever_their_order() {
     let ids: Vec<_> = w.core.workers().iter().map(|v| v.info.id).collect();
     w.down(ids[1]);
     let overlap = |i: usize, rank| Overlap { worker: ids[i], rank: DpRank(rank), blocks: i as u32 };
-    // One who is down, a rank that is not ours, and two who hold nothing.
+    // One who is down is shown all the same; a rank that nobody has; and two who hold nothing.
     let overlaps = [overlap(1, 0), overlap(2, 0), overlap(2, 3), overlap(4, 0)];
     let shown = |order: &[usize]| {
         let mut ask = w.plain();
@@ -91,7 +95,7 @@ fn r16_overlaps_meet_their_workers_whatever_their_order() {
         let preview = w.core.preview(w.now, &ask).unwrap();
         preview.candidates.iter().map(|(c, _)| (c.worker, c.overlap)).collect::<Vec<_>>()
     };
-    let want = [(ids[0], 0), (ids[2], 2), (ids[3], 0), (ids[4], 4)];
+    let want = [(ids[0], 0), (ids[1], 1), (ids[2], 2), (ids[3], 0), (ids[4], 4)];
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         assert_eq!(shown(&order), want, "{order:?}");
     }

@@ -3,6 +3,8 @@
 use super::world::*;
 use homing_core::affinity::Outcome;
 use homing_core::ask::{Abandon, Failure};
+use homing_core::select::policy::Policy;
+use homing_core::select::{Candidate, Demand, Fit};
 use homing_core::settings::{CoreSettings, Mode, PolicyKind};
 use std::time::Duration;
 
@@ -67,6 +69,69 @@ fn r21_every_policy_obeys() {
             w.quiesce();
         }
     }
+}
+
+/// Likes whoever has the most to do, of the lowest id: as far from the built-in ones as can be.
+#[derive(Clone, Debug)]
+struct Contrary;
+
+impl Policy for Contrary {
+    fn cost(&self, _: &Demand, c: &Candidate) -> f64 {
+        f64::from(c.worker.0) - f64::from(c.load.active_requests)
+    }
+}
+
+#[test]
+fn r21_a_custom_policy_obeys_too() {
+    for mode in MODES {
+        let mut w = World::choosing(settings(), Contrary, 4);
+        // It would have all of them at w0; the session's home is w2.
+        let (home, _) = w.turn(at(w.ask("s", mode), "w2", None));
+        let (crowd, _, live) = w.start(w.plain());
+        assert_eq!(w.name_of(crowd), "w0");
+        for _ in 0..5 {
+            assert_eq!(w.turn(w.ask("s", mode)), (home, Outcome::Hit));
+        }
+        let (a, b) = (w.grant(w.ask("t", mode)), w.grant(w.ask("t", mode)));
+        assert_eq!((a.worker().id, b.worker().id), (crowd, crowd));
+        for grant in [a, b] {
+            let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+        }
+        w.remove(home);
+        assert_eq!(w.turn(w.ask("s", mode)), (crowd, Outcome::Rebound), "its choice again");
+        w.finish(live);
+        w.quiesce();
+    }
+}
+
+#[test]
+fn r21_no_policy_is_asked_where_a_session_pins_or_a_request_excludes() {
+    /// Says that it never saw what it must not see.
+    #[derive(Clone, Debug)]
+    struct Watchful;
+    impl Policy for Watchful {
+        fn cost(&self, _: &Demand, c: &Candidate) -> f64 {
+            let unusable = Fit::NOT_READY.and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
+            assert!(!c.fit.any(unusable), "{c:?}");
+            0.0
+        }
+    }
+    let mut w = World::choosing(CoreSettings { retry_attempts: 2, ..settings() }, Watchful, 5);
+    let id = |w: &World, name| w.core.worker_named(name).unwrap();
+    w.down(id(&w, "w0"));
+    w.drain(id(&w, "w1"), None);
+    for ask in [w.plain(), w.hard("s"), w.soft("t")] {
+        let mut grant = w.grant(only(ask, &["w0", "w1", "w2", "w3"]));
+        assert_eq!(grant.placement().considered, 2);
+        grant = granted(w.retry(w.go(grant), Failure::Broken));
+        assert_eq!(grant.placement().considered, 1);
+        let (live, _) = w.commit(w.go(grant));
+        w.finish(live);
+    }
+    let grant = w.grant(w.hard("s"));
+    assert_eq!(grant.placement().considered, 1);
+    let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+    w.quiesce();
 }
 
 #[test]

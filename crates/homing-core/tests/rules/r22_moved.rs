@@ -16,7 +16,7 @@ fn r22_a_moved_first_turn_always_binds_where_it_ran() {
         }
         let ran = grant.worker().id;
         let (live, outcome) = w.commit(w.go(grant));
-        assert_eq!((outcome, w.home("s"), w.moves()), (Outcome::New, Some(ran), [0, 0, 0]));
+        assert_eq!((outcome, w.home("s"), w.moves()), (Outcome::New, Some(ran), [0, 0, 0, 0]));
         w.finish(live);
         w.quiesce();
     }

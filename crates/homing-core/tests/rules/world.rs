@@ -3,24 +3,38 @@
 use homing_core::SelectionCore;
 use homing_core::affinity::Outcome;
 use homing_core::affinity::table::SessionView;
-use homing_core::ask::{Admission, Ask, Checked, Dispatch, Failure, Grant, Live, Refusal, Ticket};
-use homing_core::fleet::{FleetChange, FleetEvent, Probe, ServedName, WorkerSpec};
+use homing_core::ask::{
+    Admission, Ask, Checked, Constraints, Dispatch, Explicit, Failure, Grant, Live, Output,
+    Refusal, Session, Ticket, TicketId,
+};
+use homing_core::core::WorkerView;
+use homing_core::fleet::{Drain, FleetChange, FleetEvent, Probe, Ranks, ServedName, WorkerSpec};
 use homing_core::hash::Prompt;
-use homing_core::ids::{KeySecret, PartitionId, SessionKey, WorkerId};
+use homing_core::ids::{DpRank, KeySecret, PartitionId, Role, SessionKey, Target, WorkerId};
 use homing_core::partition::{Stats, WorkerLoad};
+use homing_core::select::policy::Policy;
 use homing_core::settings::{CoreSettings, Mode, PolicyKind, QueueSettings};
 use homing_core::time::Time;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) const TTL: Duration = Duration::from_secs(60);
 pub(super) const MODEL: &str = "m";
-pub(super) const POLICIES: [PolicyKind; 4] =
-    [PolicyKind::Kv, PolicyKind::LeastLoaded, PolicyKind::RoundRobin, PolicyKind::Random];
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const POLICIES: [PolicyKind; 5] = [
+    PolicyKind::Kv,
+    PolicyKind::LeastLoaded,
+    PolicyKind::PowerOfTwo,
+    PolicyKind::RoundRobin,
+    PolicyKind::Random,
+];
+pub(super) const MODES: [Mode; 2] = [Mode::Hard, Mode::Soft];
 
 pub(super) struct World {
     pub(super) core: SelectionCore,
     pub(super) now: Time,
+    /// Registrations so far: each is another one, unless a test sees one again.
+    registered: u64,
 }
 
 pub(super) fn settings() -> CoreSettings {
@@ -43,8 +57,26 @@ impl World {
     }
 
     pub(super) fn with(settings: CoreSettings, workers: usize) -> Self {
-        let core = SelectionCore::new(settings, 7);
-        let mut w = Self { core, now: Time::from_micros(1_000_000_000) };
+        Self::around(SelectionCore::new(settings, 7), workers)
+    }
+
+    /// Another router: its choices are its own, and so is its mark on versions.
+    pub(super) fn router(settings: CoreSettings, seed: u64, workers: usize) -> Self {
+        Self::around(SelectionCore::new(settings, seed), workers)
+    }
+
+    /// As [`Self::with`], choosing by a policy of the test's own.
+    pub(super) fn choosing<P: Policy + Clone + Sync + 'static>(
+        settings: CoreSettings,
+        policy: P,
+        workers: usize,
+    ) -> Self {
+        let policy = move || Box::new(policy.clone()) as Box<dyn Policy>;
+        Self::around(SelectionCore::with_policy(settings, 7, policy), workers)
+    }
+
+    fn around(core: SelectionCore, workers: usize) -> Self {
+        let mut w = Self { core, now: Time::from_micros(1_000_000_000), registered: 0 };
         for i in 0..workers {
             w.up(&format!("w{i}"), &[MODEL]);
         }
@@ -68,11 +100,39 @@ impl World {
     }
 
     pub(super) fn register(&mut self, name: &str) -> WorkerId {
-        let url = format!("http://{name}");
-        let spec =
-            WorkerSpec { name: name.into(), url: url.as_str().into(), labels: BTreeMap::new() };
+        self.register_as(name, |_| ())
+    }
+
+    /// A registration that no other is.
+    pub(super) fn register_as(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut WorkerSpec),
+    ) -> WorkerId {
+        self.registered += 1;
+        let mut spec = WorkerSpec::new(name, &format!("http://{name}"));
+        spec.generation = self.registered;
+        change(&mut spec);
         self.fleet(FleetChange::Register(spec));
         self.core.worker_named(name).unwrap()
+    }
+
+    /// As [`Self::up`], registered with something besides.
+    pub(super) fn up_as(&mut self, name: &str, change: impl FnOnce(&mut WorkerSpec)) -> WorkerId {
+        let id = self.register_as(name, change);
+        self.serves(id, &[MODEL]);
+        self.probe(id, Probe::Good);
+        id
+    }
+
+    /// A worker with these data-parallel ranks.
+    pub(super) fn up_with_ranks(&mut self, name: &str, start: u16, size: u16) -> WorkerId {
+        self.up_as(name, |spec| spec.ranks = Ranks::new(start, size))
+    }
+
+    /// Drained; its sessions move from that time on.
+    pub(super) fn drain(&mut self, id: WorkerId, moves_at: Option<Time>) {
+        self.fleet(FleetChange::Drain(id, Some(Drain { moves_at })));
     }
 
     pub(super) fn serves(&mut self, id: WorkerId, names: &[&str]) {
@@ -108,8 +168,12 @@ impl World {
     pub(super) fn ask_for(&self, model: &str, session: Option<(&str, Mode)>) -> Ask {
         let route = self.core.route(model).unwrap();
         let mut ask = Ask::new(route.partition, route.name, Prompt::of_length(100));
-        ask.session = session.map(|(id, mode)| (key(id), mode));
+        ask.session = session.map(|(id, mode)| Session::new(key(id), mode));
         ask
+    }
+
+    pub(super) fn ask(&self, id: &str, mode: Mode) -> Ask {
+        self.ask_for(MODEL, Some((id, mode)))
     }
 
     pub(super) fn hard(&self, id: &str) -> Ask {
@@ -188,6 +252,30 @@ impl World {
         self.core.check();
     }
 
+    /// It answers 429 or 503: a plain request finds out, and goes nowhere else.
+    pub(super) fn overload(&self, worker: WorkerId, retry_after: Option<Duration>) {
+        let grant = self.grant(at(self.plain(), &self.name_of(worker), Some(0)));
+        let refusal = refused(self.retry(self.go(grant), Failure::Overloaded(retry_after)));
+        assert_eq!(refusal.cause, homing_core::ask::Cause::Answered);
+        assert!(self.part(worker).shed);
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(&self) {
+        self.core.handle_timeout(self.now);
+        self.core.check();
+    }
+
+    pub(super) fn woken(&self) -> Option<TicketId> {
+        self.core.poll_output().map(|Output::Wake(id)| id)
+    }
+
+    /// The next output wakes this ticket, and its claim is granted.
+    pub(super) fn claimed(&self, ticket: Ticket) -> Grant {
+        assert_eq!(self.woken(), Some(ticket.id()));
+        granted(self.claim(ticket))
+    }
+
     /// A request up to its first byte.
     pub(super) fn start(&self, ask: Ask) -> (WorkerId, Outcome, Live) {
         let grant = self.grant(ask);
@@ -229,20 +317,50 @@ impl World {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        self.core.partitions()[self.partition().0 as usize].stats
+        self.stats_of(self.partition())
+    }
+
+    pub(super) fn stats_of(&self, partition: PartitionId) -> Stats {
+        self.core.partitions()[partition.0 as usize].stats
+    }
+
+    /// Requests that have an outcome.
+    pub(super) fn requests(&self) -> u64 {
+        self.stats().outcomes.iter().sum()
+    }
+
+    /// Everything that a request could leave behind.
+    pub(super) fn traces(&self) -> impl PartialEq + std::fmt::Debug + use<> {
+        let parts: Vec<_> =
+            self.core.workers().iter().map(|v| (v.info.id, v.state, v.part)).collect();
+        let stats: Vec<_> = self.core.partitions().iter().map(|p| p.stats).collect();
+        (stats, self.core.sessions(self.now, 1000), parts, self.core.poll_timeout())
+    }
+
+    pub(super) fn view(&self, id: WorkerId) -> WorkerView {
+        self.core.workers().into_iter().find(|w| w.info.id == id).unwrap()
+    }
+
+    pub(super) fn name_of(&self, id: WorkerId) -> String {
+        self.view(id).info.spec.name.to_string()
+    }
+
+    /// The workers that are not `id`, in order.
+    pub(super) fn others(&self, id: WorkerId) -> Vec<WorkerId> {
+        self.core.workers().iter().map(|w| w.info.id).filter(|w| *w != id).collect()
     }
 
     pub(super) fn outcomes(&self, outcome: Outcome) -> u64 {
         self.stats().outcomes[outcome as usize]
     }
 
-    /// Moves because of a departure, of a failure, of softness.
-    pub(super) fn moves(&self) -> [u64; 3] {
-        self.stats().moves
+    /// Moves because of a departure, of a failure, of softness, of overload.
+    pub(super) fn moves(&self) -> [u64; 4] {
+        self.stats().table.moves
     }
 
     pub(super) fn part(&self, id: WorkerId) -> WorkerLoad {
-        self.core.workers().iter().find(|w| w.info.id == id).unwrap().part
+        self.view(id).part
     }
 
     /// Nothing is held any more, and a TTL later nothing is kept.
@@ -259,6 +377,43 @@ impl World {
 
 pub(super) fn key(id: &str) -> SessionKey {
     KeySecret::new(&[1; 32]).session("", "", id.as_bytes())
+}
+
+/// What one target of a worker is called.
+pub(super) fn target(worker: WorkerId, rank: u16) -> Target {
+    Target { worker, rank: Some(DpRank(rank)) }
+}
+
+/// The request, for a worker that it names (R09).
+pub(super) fn at(mut ask: Ask, worker: &str, rank: Option<u16>) -> Ask {
+    ask.explicit = Some(Explicit { worker: worker.into(), rank: rank.map(DpRank) });
+    ask
+}
+
+/// The request, for these workers only.
+pub(super) fn only(mut ask: Ask, workers: &[&str]) -> Ask {
+    let workers = Some(workers.iter().map(|w| (*w).to_owned()).collect());
+    ask.constraints = Some(Arc::new(Constraints { workers, labels: Vec::new() }));
+    ask
+}
+
+/// The request, for workers with this label only.
+pub(super) fn labelled(mut ask: Ask, label: &str, value: &str) -> Ask {
+    let labels = vec![(label.to_owned(), value.to_owned())];
+    ask.constraints = Some(Arc::new(Constraints { workers: None, labels }));
+    ask
+}
+
+/// The request, as the last of its session (R19).
+pub(super) fn last(mut ask: Ask) -> Ask {
+    ask.session.as_mut().unwrap().last = true;
+    ask
+}
+
+/// The request, as work of this role (R17).
+pub(super) fn in_role(w: &World, mut ask: Ask, role: Role) -> Ask {
+    ask.partition = w.core.route_as(MODEL, role).unwrap().partition;
+    ask
 }
 
 pub(super) fn granted(admission: Admission) -> Grant {

@@ -1,6 +1,6 @@
 //! A tiny engine: which blocks it holds, and what it says when they change.
 
-use homing_core::fleet::ServedName;
+use homing_core::fleet::{Drain, Ranks, ServedName, WorkerSpec};
 use homing_core::hash::{EngineHash, HashSpace, Prompt};
 use homing_core::ids::WorkerId;
 use homing_core::index::event::{BlockRemoved, BlockStored, KvEvent};
@@ -18,6 +18,13 @@ pub(super) struct Engine {
     pub(super) serves: Vec<ServedName>,
     /// Its partition in the core, by what it serves.
     pub(super) placed: Option<usize>,
+    /// How it is registered; a higher generation is another registration.
+    pub(super) generation: u64,
+    pub(super) zone: &'static str,
+    /// The ranks of its registration, and those that it has.
+    pub(super) listed: Ranks,
+    pub(super) ranks: Ranks,
+    pub(super) drain: Option<Drain>,
     /// Leading blocks of each family that it holds.
     pub(super) held: [u32; FAMILIES as usize],
 }
@@ -33,7 +40,28 @@ fn tokens(family: u32, n: u32) -> Vec<u32> {
 
 impl Engine {
     pub(super) fn new(name: String) -> Self {
-        Self { name, id: None, serves: Vec::new(), placed: None, held: Default::default() }
+        Self {
+            name,
+            id: None,
+            serves: Vec::new(),
+            placed: None,
+            generation: 0,
+            zone: "a",
+            listed: Ranks::default(),
+            ranks: Ranks::default(),
+            drain: None,
+            held: Default::default(),
+        }
+    }
+
+    /// As discovery sees it.
+    pub(super) fn spec(&self) -> WorkerSpec {
+        WorkerSpec {
+            labels: [("zone".into(), self.zone.into())].into(),
+            ranks: self.listed,
+            generation: self.generation,
+            ..WorkerSpec::new(&self.name, &self.name)
+        }
     }
 
     fn hash(family: u32, block: u32) -> EngineHash {

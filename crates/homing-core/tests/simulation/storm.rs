@@ -1,63 +1,128 @@
 //! The storm: weighted random actions on a core, and what must be true after each.
 //!
 //! * [`weather`]: what befalls the fleet;
-//! * [`hosts`]: what hosts do.
+//! * [`asks`]: the requests that come, and what previews say of them;
+//! * [`hosts`]: what hosts do with them;
+//! * [`laws`]: what must come of it;
+//! * [`people`]: sessions removed, kept and brought back.
 
+mod asks;
 mod hosts;
+mod laws;
+mod people;
 mod weather;
 
 use super::engine::Engine;
 use super::shadow::Shadow;
 use homing_core::SelectionCore;
-use homing_core::affinity::version::Version;
-use homing_core::ask::{Checked, Grant, Live, Ticket, TicketId};
+use homing_core::affinity::{MoveReason, Outcome, Plan};
+use homing_core::ask::{
+    Cause, Checked, Constraints, Explicit, Failure, Grant, Live, Session, Ticket, TicketId,
+};
 use homing_core::dice::{Dice, SplitMix};
 use homing_core::fleet::Probe;
-use homing_core::ids::{PartitionId, SessionKey, WorkerId};
-use homing_core::settings::{CoreSettings, Mode, OnDown, PolicyKind};
+use homing_core::ids::{PartitionId, SessionKey, Target, WorkerId};
+use homing_core::select::policy::{LeastLoaded, Policy};
+use homing_core::select::{Candidate, Demand};
+use homing_core::settings::{
+    CoreSettings, OnDown, OnFailure, OnFull, OnOverload, PolicyKind, QueueSettings,
+};
 use homing_core::time::Time;
+use laws::{Claim, Verdict};
+use people::Walk;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 const POOLS: [&str; 2] = ["alpha", "beta"];
 const NAMES: [&str; 6] = ["alpha", "alpha-too", "alpha-lora", "beta", "beta-too", "beta-lora"];
-const SESSIONS: u128 = 4;
-const WORKERS: usize = 5;
+/// Each is a session, and the group of some other one.
+const SESSIONS: u128 = 5;
+const WORKERS: usize = 7;
+/// A policy that takes so many requests at each rank at most, and otherwise the least loaded.
+const PICKY: u32 = 3;
+/// Requests that may wait for single workers where there is no queue.
+const TIED_MOST: usize = 1024;
 
-/// What a request is, as far as the storm must remember it.
+/// What a request is, and what has become of it so far.
 #[derive(Clone)]
 struct Meta {
     serial: u64,
     pool: usize,
     name: &'static str,
-    session: Option<(SessionKey, Mode)>,
-    /// Workers that failed it.
-    excluded: Vec<WorkerId>,
-    /// The binding that it saw when it selected; its hold counts as a lease.
-    seen: Option<Version>,
-    /// It found no room in the table.
-    full: bool,
-    /// It has selected a second time after the last look.
-    rechecked: bool,
+    session: Option<Session>,
+    explicit: Option<Explicit>,
+    constraints: Option<Arc<Constraints>>,
     /// When its client gives up.
     client: Option<Time>,
-    /// When it must have left the queue, if it is there.
+    /// The life that its explicit target's name meant when it came.
+    named: Option<WorkerId>,
+    /// Workers that failed it.
+    failed: Vec<WorkerId>,
+    /// How often it was tried in vain, and how it failed last.
+    attempts: u32,
+    failure: Option<Failure>,
+    /// A worker broke off that may have begun with it.
+    may_have_run: bool,
+    /// An overloaded worker has sent it elsewhere.
+    sent_on: bool,
+    /// It lost its binding to a departure.
+    had: bool,
+    /// It has selected a second time after the last look.
+    rechecked: bool,
+    /// While it is granted: what it has of its session, and where it goes, seen from home.
+    claim: Claim,
+    plan: Plan,
+    /// While it waits: for what, and until when.
+    line: Line,
     deadline: Time,
+    /// What it saw of its session when it lay down.
+    seen: Seen,
+}
+
+/// What a request waits for (R08).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    /// Anybody.
+    Any,
+    /// The worker that it names.
+    Named(WorkerId),
+    /// Its home, while that is overloaded, or all are busy.
+    Home(WorkerId),
+}
+
+/// Whether it has a hold, no room or too many beside it; where its session lives; where it is about to.
+type Seen = (std::mem::Discriminant<Claim>, Option<Target>, Option<Target>);
+
+/// See [`PICKY`].
+#[derive(Debug)]
+struct Picky;
+
+impl Policy for Picky {
+    fn admits(&self, _: &Demand, candidate: &Candidate) -> bool {
+        candidate.load.active_requests < PICKY
+    }
+
+    fn cost(&self, demand: &Demand, candidate: &Candidate) -> f64 {
+        LeastLoaded.cost(demand, candidate)
+    }
 }
 
 struct Running {
     live: Live,
     pool: usize,
-    lease: bool,
-    binding: Option<u64>,
+    target: Target,
+    /// Its session, and the binding that its lease is on.
+    lease: Option<(SessionKey, u64)>,
 }
 
 /// What happened.
 pub(crate) struct Trace {
     pub(crate) lines: Vec<String>,
-    pub(crate) outcomes: [u64; 9],
+    /// How often what happened.
+    pub(crate) seen: BTreeMap<String, u64>,
 }
 
 impl Trace {
@@ -77,6 +142,8 @@ pub(crate) struct Storm {
     engines: Vec<Engine>,
     partitions: [Option<PartitionId>; 2],
     shadows: [Shadow; 2],
+    /// Until when workers count as overloaded.
+    shed: [BTreeMap<WorkerId, Time>; 2],
     grants: Vec<(Meta, Grant)>,
     checked: Vec<(Meta, Checked)>,
     running: Vec<Running>,
@@ -84,16 +151,28 @@ pub(crate) struct Storm {
     /// Wakes that the host has seen and not acted upon.
     woken: VecDeque<TicketId>,
     ever_waited: BTreeSet<TicketId>,
+    /// When time was told last.
+    ticked: Time,
+    /// Whose port refuses the request that is being looked at.
+    refusing: Option<WorkerId>,
     /// Lives that have ended.
     ghosts: Vec<WorkerId>,
+    /// A snapshot that is being made.
+    walk: Option<Walk>,
+    /// Its policy is [`Picky`], whatever the settings say.
+    picky: bool,
+    /// How readily workers answer that they are overloaded.
+    busy_day: usize,
     requests: u64,
     lines: Vec<String>,
+    seen: BTreeMap<String, u64>,
 }
 
 impl Drop for Storm {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let last = self.lines.len().saturating_sub(40);
+            eprintln!("{}", self.lines[0]);
             self.lines[last..].iter().for_each(|l| eprintln!("{l}"));
             eprintln!("to replay: HOMING_SIM_SEED={}", self.seed);
         }
@@ -104,17 +183,35 @@ fn any<T>(dice: &mut SplitMix, of: &[T]) -> Option<usize> {
     (!of.is_empty()).then(|| dice.below(of.len()))
 }
 
+fn one<T: Copy>(dice: &mut SplitMix, of: &[T]) -> T {
+    of[dice.below(of.len())]
+}
+
 fn settings(dice: &mut SplitMix) -> CoreSettings {
-    let kinds =
-        [PolicyKind::Kv, PolicyKind::LeastLoaded, PolicyKind::RoundRobin, PolicyKind::Random];
-    let mut s = CoreSettings { policy: kinds[dice.below(4)], ..CoreSettings::default() };
-    s.affinity.ttl = (dice.below(8) > 0).then_some(Duration::from_millis(50));
-    s.affinity.max_sessions = [1_000, 1_000, 4, 2][dice.below(4)];
-    s.affinity.on_down = [OnDown::Rebind, OnDown::Reject][dice.below(2)];
+    use PolicyKind::{Kv, LeastLoaded, PowerOfTwo, Random, RoundRobin};
+    let policy = one(dice, &[Kv, LeastLoaded, PowerOfTwo, RoundRobin, Random]);
+    let mut s = CoreSettings { policy, ..CoreSettings::default() };
+    let a = &mut s.affinity;
+    let ttl = one(dice, &[50, 50, 50, 10_000, 10_000, 10_000, 10_000, 10_000, 0]);
+    a.ttl = (ttl > 0).then_some(Duration::from_millis(ttl));
+    a.max_sessions = one(dice, &[1_000, 1_000, 1_000, 4, 2]);
+    a.on_full = one(dice, &[OnFull::RouteUnbound, OnFull::EvictIdle]);
+    a.on_down = one(dice, &[OnDown::Rebind, OnDown::Reject]);
+    a.on_failure = one(dice, &[OnFailure::Rebind, OnFailure::Reject]);
+    use OnOverload::{Dispatch, Reject, Spill, Wait};
+    a.on_overload = one(dice, &[Spill, Spill, Reject, Wait, Dispatch]);
+    if dice.below(6) == 0 {
+        // The strict set.
+        (a.on_down, a.on_failure, a.on_overload) = (OnDown::Reject, OnFailure::Reject, Reject);
+    }
+    a.max_parallel = one(dice, &[32, 32, 32, 1, 2, 3, 0]);
     if dice.below(2) > 0 {
-        s.queue.max_requests = 1 + dice.below(8);
-        s.queue.busy_active_requests = 1 + dice.below(3) as u32;
-        s.queue.max_wait = Duration::from_millis(20);
+        s.queue = QueueSettings {
+            // Where it is 0, only those who wait for one worker do.
+            max_requests: dice.below(9),
+            max_wait: Duration::from_millis(20),
+            busy_active_requests: one(dice, &[0, 1, 1, 2, 3]),
+        };
     }
     s.retry_attempts = dice.below(4) as u32;
     (s.health_failures, s.health_successes) = (1 + dice.below(3) as u32, 1 + dice.below(2) as u32);
@@ -125,27 +222,41 @@ impl Storm {
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = SplitMix::new(seed);
         let settings = settings(&mut dice);
-        let core = SelectionCore::new(settings.clone(), dice.roll());
+        let picky = dice.below(6) == 0;
+        let core = if picky {
+            SelectionCore::with_policy(settings.clone(), dice.roll(), || Box::new(Picky))
+        } else {
+            SelectionCore::new(settings.clone(), dice.roll())
+        };
+        let ttl = settings.affinity.ttl.unwrap_or_default();
         let mut storm = Self {
             seed,
             core,
             now: Time::from_micros(1_000_000),
             engines: (0..WORKERS).map(|i| Engine::new(format!("w{i}"))).collect(),
             partitions: [None; 2],
-            shadows: Default::default(),
+            shadows: [(); 2].map(|()| Shadow::new(ttl)),
+            shed: Default::default(),
             grants: Vec::new(),
             checked: Vec::new(),
             running: Vec::new(),
             tickets: BTreeMap::new(),
             woken: VecDeque::new(),
             ever_waited: BTreeSet::new(),
+            ticked: Time::ZERO,
+            refusing: None,
             ghosts: Vec::new(),
+            walk: None,
+            picky,
+            busy_day: one(&mut dice, &[0, 1, 4]),
             requests: 0,
             lines: vec![format!("{settings:?}")],
+            seen: BTreeMap::new(),
             dice,
             settings,
         };
         for i in 0..WORKERS - 1 {
+            storm.engines[i].placed = Some(i % 3 / 2);
             storm.register(i);
             storm.serve(i);
             storm.probe(i, Probe::Good);
@@ -158,50 +269,108 @@ impl Storm {
         self.lines.push(format!("{} {what}", self.now));
     }
 
+    fn saw(&mut self, what: impl ToString) {
+        *self.seen.entry(what.to_string()).or_default() += 1;
+    }
+
     /// One action, and everything that must be true after it.
     pub(crate) fn step(&mut self) {
         match self.dice.below(100) {
-            0..=29 => self.admit(),
-            30..=44 => self.look(),
-            45..=56 => self.begin(),
-            57..=61 => self.fail(),
-            62..=65 => self.give_up(),
-            66..=71 => self.progress(),
-            72..=79 => self.finish(),
-            80..=83 => self.claim(),
-            84 => self.cancel(),
-            85..=88 => self.cache(),
-            89..=94 => self.fleet(),
-            95 => self.unbind(),
-            96 => self.preview(),
-            97 => self.tick(),
+            0..=24 => self.admit(),
+            25..=42 => self.look(),
+            43..=58 => self.begin(),
+            59..=63 => self.fail(),
+            64..=66 => self.give_up(),
+            67..=68 => self.progress(),
+            69..=77 => self.finish(),
+            78..=81 => self.claim(),
+            82 => self.cancel(),
+            83..=85 => self.cache(),
+            86..=92 => self.fleet(),
+            93 => self.unbind(),
+            94 => self.preview(),
+            95 => self.snapshot(),
+            96 => self.tick(),
             _ => self.pass(),
         }
         if self.dice.below(4) > 0 {
             self.drain();
+            self.check_waiting();
         }
         self.check();
     }
 
-    fn check(&self) {
+    /// Nobody sleeps who could go, or waits in vain, while nobody in its line is awake (F43). Of what only
+    /// time has changed the core knows with the next tick; sessions are read when one is granted (R08); and
+    /// to be refused since home is overloaded by now is not urgent. Who waits for
+    /// anybody is woken when somebody takes new work, even if he could go home before that.
+    fn check_waiting(&self) {
+        if self.ticked < self.now {
+            return;
+        }
+        let awake = |pool, line| {
+            let of = |id: &TicketId| self.tickets.get(id).map(|(m, _)| (m.pool, m.line));
+            self.woken.iter().any(|id| of(id) == Some((pool, line)))
+        };
+        for (meta, _) in self.tickets.values() {
+            let due = self.due(meta, Some(meta.line));
+            let waits = match &due.verdict {
+                // It looks for another line when its own has something for it.
+                Verdict::Wait(_) => true,
+                Verdict::GiveUp => false,
+                Verdict::Refuse(cause, _) => self.picky || *cause == Cause::TargetOverloaded,
+                Verdict::Go(..) => meta.line == Line::Any && !self.is_anybody_free(meta),
+            };
+            assert!(
+                waits || self.seen(meta, &due.claim) != meta.seen || awake(meta.pool, meta.line),
+                "#{} waits in {:?}, and due is {due:?}",
+                meta.serial,
+                meta.line
+            );
+        }
+    }
+
+    /// Requests that are booked on a target.
+    fn active(&self, pool: usize, target: Target) -> usize {
+        let here = |m: &Meta, at: Target| m.pool == pool && at == target;
+        self.grants.iter().filter(|(m, g)| here(m, g.target())).count()
+            + self.checked.iter().filter(|(m, c)| here(m, c.grant().target())).count()
+            + self.running.iter().filter(|r| r.pool == pool && r.target == target).count()
+    }
+
+    fn seen(&self, meta: &Meta, claim: &Claim) -> Seen {
+        let shadow = &self.shadows[meta.pool];
+        let key = meta.session.map(|s| s.key);
+        let home = key.and_then(|key| shadow.get(self.now, key)).map(|b| b.target);
+        let other = key.and_then(|key| shadow.tentative.get(&key)).copied();
+        (std::mem::discriminant(claim), home, other)
+    }
+
+    fn check(&mut self) {
+        let now = self.now;
+        self.shadows.iter_mut().for_each(|s| s.sweep(now));
         self.core.check();
         let keys: Vec<_> = (0..SESSIONS).map(SessionKey).collect();
+        let partitions = self.core.partitions();
         for (pool, p) in self.partitions.iter().enumerate() {
             let Some(p) = *p else { continue };
-            let Some(view) = self.core.partitions().into_iter().nth(p.0 as usize) else { continue };
+            let Some(view) = partitions.get(p.0 as usize) else { continue };
             let (s, shadow) = (view.stats, &self.shadows[pool]);
-            let here = |m: &&Meta| m.pool == pool;
-            let granted = || self.grants.iter().map(|g| &g.0).filter(here);
-            let checked = || self.checked.iter().map(|c| &c.0).filter(here);
+            let granted = self.grants.iter().map(|g| &g.0);
+            let held = granted.chain(self.checked.iter().map(|c| &c.0));
+            let held: Vec<_> = held.filter(|m| m.pool == pool).collect();
             let running = || self.running.iter().filter(|r| r.pool == pool);
-            let held = granted().count() + checked().count();
-            assert_eq!(s.bookings, held + running().count(), "bookings");
-            let holds = granted().chain(checked()).filter(|m| m.seen.is_some()).count();
-            assert_eq!(s.leases, holds + running().filter(|r| r.lease).count(), "leases");
+            assert_eq!(s.bookings, held.len() + running().count(), "bookings");
+            let bound = |m: &&&Meta| matches!(m.claim, Claim::Held(hold) if hold.on.is_some());
+            let leases = running().filter(|r| r.lease.is_some()).count();
+            assert_eq!(s.leases, held.iter().filter(bound).count() + leases, "leases");
             assert_eq!(s.waiting, self.tickets.values().filter(|t| t.0.pool == pool).count());
-            assert_eq!((s.outcomes, s.full_table), (shadow.outcomes, shadow.full));
-            assert!(s.bindings <= self.settings.affinity.max_sessions);
-            shadow.agree(&self.core, self.now, p, &keys);
+            let t = s.table;
+            assert_eq!((s.outcomes, t.moves), (shadow.outcomes, shadow.moves));
+            assert_eq!((t.full, t.evicted), (shadow.full, shadow.evicted));
+            assert!(s.bindings <= self.settings.affinity.max_sessions, "R15");
+            assert!(s.bindings >= shadow.bound.len());
+            shadow.agree(&self.core, now, p, &keys);
         }
         let views = self.core.workers();
         let mut active = 0;
@@ -209,6 +378,7 @@ impl Storm {
             active += v.part.load.active_requests as usize;
             let e = self.engines.iter().find(|e| e.id == Some(v.info.id)).unwrap();
             assert_eq!(v.cached_blocks, e.held.iter().sum::<u32>() as usize, "{:?}", v.info.id);
+            assert_eq!((v.ranks, v.drain), (e.ranks, e.drain), "{:?}", v.info.id);
         }
         let held = self.grants.len() + self.checked.len() + self.running.len();
         assert!(active <= held, "load of nobody");
@@ -216,15 +386,27 @@ impl Storm {
     }
 
     /// The storm is over: everything ends, everybody who waits is served or refused without a tick of
-    /// the clock, and a TTL later nothing is left.
+    /// the clock, unless it is for a worker that is overloaded; and a TTL later nothing is left.
     pub(crate) fn calm(mut self) -> Trace {
+        if self.seed.is_multiple_of(2) {
+            self.restart();
+        }
         for round in 0.. {
             let held = self.grants.len() + self.checked.len() + self.running.len();
             if held + self.tickets.len() == 0 {
                 break;
             }
             self.drain();
-            assert!(held > 0 || !self.woken.is_empty(), "nobody wakes {:?}", self.tickets.keys());
+            if held == 0 && self.woken.is_empty() {
+                let waits = |pool: &usize| self.tickets.values().any(|(m, _)| m.pool == *pool);
+                let mut waited = (0..2).filter(waits);
+                let shed = waited.all(|pool| self.shed[pool].values().any(|t| *t > self.now));
+                // Or that is over, and the core has not been told of the time since.
+                let due = self.core.poll_timeout().is_some_and(|due| due <= self.now);
+                assert!(shed || due, "nobody wakes {:?}", self.tickets.keys());
+                self.now = self.now.max(self.core.poll_timeout().unwrap());
+                self.tick();
+            }
             assert!(round < 10_000, "they turn in circles");
             self.look();
             self.begin();
@@ -233,8 +415,8 @@ impl Storm {
             self.claim();
             self.check();
         }
-        while self.core.poll_timeout().is_some() {
-            self.now = self.now.max(self.core.poll_timeout().unwrap());
+        while let Some(due) = self.core.poll_timeout() {
+            self.now = self.now.max(due);
             self.tick();
             self.check();
         }
@@ -242,11 +424,18 @@ impl Storm {
             let s = view.stats;
             assert_eq!((s.leases, s.bookings, s.waiting, s.bindings), (0, 0, 0, 0));
         }
-        let mut outcomes = [0; 9];
-        for shadow in &self.shadows {
-            outcomes.iter_mut().zip(shadow.outcomes).for_each(|(all, n)| *all += n);
+        let outcomes = self.shadows.iter().flat_map(|shadow| shadow.outcomes);
+        assert_eq!(outcomes.sum::<u64>(), self.requests, "each request has one outcome");
+        for (n, outcome) in
+            self.shadows.iter().flat_map(|s| s.outcomes.into_iter().zip(Outcome::ALL))
+        {
+            *self.seen.entry(outcome.to_string()).or_default() += n;
         }
-        assert_eq!(outcomes.iter().sum::<u64>(), self.requests, "each request has one outcome");
-        Trace { lines: std::mem::take(&mut self.lines), outcomes }
+        for (n, why) in self.shadows.iter().flat_map(|s| s.moves.into_iter().zip(MoveReason::ALL)) {
+            *self.seen.entry(format!("moved: {}", why.word())).or_default() += n;
+        }
+        let evicted = self.shadows.iter().map(|s| s.evicted).sum();
+        self.seen.insert("evicted".into(), evicted);
+        Trace { lines: std::mem::take(&mut self.lines), seen: std::mem::take(&mut self.seen) }
     }
 }

@@ -4,6 +4,7 @@
 use super::record::Record;
 use bytes::Bytes;
 use homing_core::fleet::WorkerInfo;
+use homing_core::ids::DpRank;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Request, Uri};
@@ -60,11 +61,12 @@ pub(super) fn request_headers(parts: &Parts, record: &Record) -> HeaderMap {
     headers
 }
 
-/// The request as one worker gets it; `None` if its URL and the path make no URI.
+/// The request as one worker gets it, for one of its ranks where it has several; `None` if its URL and the path make no URI.
 pub(super) fn request(
     parts: &Parts,
     headers: &HeaderMap,
     worker: &WorkerInfo,
+    rank: Option<DpRank>,
     body: &Bytes,
 ) -> Option<Request<Full<Bytes>>> {
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
@@ -76,6 +78,11 @@ pub(super) fn request(
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = Uri::try_from(uri).ok()?;
     *request.headers_mut() = headers.clone();
+    if let Some(rank) = rank {
+        // vLLM's header; a client's own would send it to another rank than it is booked on.
+        let name = HeaderName::from_static("x-data-parallel-rank");
+        request.headers_mut().insert(name, HeaderValue::from(rank.0));
+    }
     Some(request)
 }
 
@@ -98,6 +105,9 @@ pub(super) fn own_headers(headers: &mut HeaderMap, record: &Record) {
     set("x-homing-instance", record.instance.clone());
     if let Some(Ok(worker)) = record.worker.as_deref().map(HeaderValue::from_str) {
         set("x-homing-worker", worker);
+    }
+    if let Some(rank) = record.rank {
+        set("x-homing-dp-rank", HeaderValue::from(rank.0));
     }
     if let Some(cached) = record.cached_tokens {
         set("x-homing-cached-tokens", HeaderValue::from(cached));

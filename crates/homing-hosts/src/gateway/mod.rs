@@ -3,17 +3,21 @@
 //!
 //! * `listen`: threads, sockets, connections, and how they end;
 //! * `service`: which path is what;
-//! * `proxy`: the way of a request: session, prompt, admit, dispatch, commit, relay;
-//! * `session`, `prompt`: what the decision needs of a request;
+//! * `proxy`: the way of a request: read, admit, dispatch, commit, relay;
+//! * `ask`: what the decision needs of a request, from `steering`, `session`, `infer` and `prompt`;
+//! * `preview`: the decision alone;
 //! * `forward`: headers, both ways;
 //! * `relay`: the answer on its way back, and what ends with it;
 //! * `pace`: how fast a client takes its answer;
 //! * `reply`: our own answers; the one place where a refusal becomes a status;
 //! * `record`: one line and one count a request.
 
+mod ask;
 mod forward;
+mod infer;
 mod listen;
 mod pace;
+mod preview;
 mod prompt;
 mod proxy;
 mod record;
@@ -21,16 +25,18 @@ mod relay;
 mod reply;
 mod service;
 mod session;
+mod steering;
 
 pub use listen::Listening;
 
+use homing_core::ask::Refusal;
 use homing_prompt::ModelPrompt;
 use homing_runtime::compute::ComputePool;
 use homing_runtime::lifecycle::Lifecycle;
-use homing_runtime::settings::{Model, Settings};
-use homing_runtime::shell::Shell;
+use homing_runtime::settings::{Model, RejectAs, Settings, Subagents};
+use homing_runtime::shell::{Shell, core_mode};
 use homing_wire::request::BodyPaths;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +50,7 @@ pub struct Gateway {
     /// By served name; shared with the compute pool's jobs.
     prompts: BTreeMap<String, (Arc<ModelPrompt>, Arc<Model>)>,
     pool: ComputePool,
-    session_headers: Vec<HeaderName>,
+    finder: session::Finder,
     body_paths: BodyPaths,
     /// `x-homing-instance`: random, for telling replicas apart.
     instance: HeaderValue,
@@ -72,11 +78,18 @@ impl Gateway {
         let affinity = &settings.affinity;
         Self {
             prompts: prompts.collect(),
-            session_headers: affinity
-                .headers
-                .iter()
-                .filter_map(|h| HeaderName::from_bytes(h.as_bytes()).ok())
-                .collect(),
+            finder: session::Finder {
+                headers: affinity
+                    .headers
+                    .iter()
+                    .filter_map(|h| HeaderName::from_bytes(h.as_bytes()).ok())
+                    .collect(),
+                parents: session::PARENT_HEADERS.to_vec(),
+                mode: core_mode(affinity.mode),
+                body_mode: core_mode(affinity.body_mode),
+                group: affinity.subagents == Subagents::Group,
+                infer: affinity.infer,
+            },
             // The settings have checked them.
             body_paths: BodyPaths::parse(&affinity.body_fields).unwrap_or_default(),
             instance: HeaderValue::from_str(&instance)
@@ -93,6 +106,19 @@ impl Gateway {
     fn request_id(&self) -> String {
         let n = self.next_request.fetch_add(1, Ordering::Relaxed);
         format!("{}-{n:x}", self.instance.to_str().unwrap_or_default())
+    }
+
+    /// What a refusal of the core's is to a client.
+    fn refusal(&self, refusal: Refusal) -> reply::Error {
+        let as_argument = self.settings.affinity.reject_as == RejectAs::InvalidArgument;
+        reply::Error::refusal(refusal, as_argument)
+    }
+
+    /// An error of a request that could not be read as far as its session: it says `rejected` where a
+    /// header names one (R26).
+    fn early(&self, headers: &HeaderMap, error: reply::Error) -> reply::Error {
+        let named = self.settings.affinity.ttl.is_some() && self.finder.names_one(headers);
+        if named { error.with_session(true) } else { error }
     }
 
     /// Whether the stop signal has come.

@@ -24,6 +24,8 @@ const BYTES_PER_TOKEN: usize = 4;
 pub(super) struct Known {
     pub(super) prompt: Prompt,
     pub(super) exact: bool,
+    /// It should have been tokenized, and could not be.
+    pub(super) untokenized: bool,
 }
 
 /// The prompt of a request. Never an error: what can't be tokenized here is routed without, and the
@@ -38,7 +40,7 @@ pub(super) async fn of(
 ) -> Known {
     let guess = || {
         let tokens = u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
-        Known { prompt: Prompt::of_length(tokens), exact: false }
+        Known { prompt: Prompt::of_length(tokens), exact: false, untokenized: false }
     };
     if gateway.settings.index.source == IndexSource::Off {
         return guess();
@@ -47,9 +49,8 @@ pub(super) async fn of(
     // Before the first event nothing is known to be cached, and no block size either.
     let Some(block_size) = gateway.shell.core().block_size(route.partition) else { return guess() };
     let without = |why| {
-        gateway.shell.metrics().untokenized.inc();
         tracing::debug!(why, "a prompt is routed without exact tokens");
-        guess()
+        Known { untokenized: true, ..guess() }
     };
     if cut {
         return without("which of its tokens stay is the engine's to say");
@@ -64,7 +65,7 @@ pub(super) async fn of(
         gateway.pool.run(PATIENCE, job).await.ok()
     };
     match tokenized {
-        Some(Ok(prompt)) => Known { prompt, exact: true },
+        Some(Ok(prompt)) => Known { prompt, exact: true, untokenized: false },
         // Only the kind: the error's text may quote the prompt.
         Some(Err(error)) => without(kind(&error)),
         None => without("the compute pool is behind"),

@@ -7,19 +7,19 @@ use super::record::Record;
 use super::relay::{self, Begun, Limits, Relay};
 use super::reply::{self, Error, ReplyBody};
 use super::service::Endpoint;
-use super::{Gateway, forward, prompt, session};
+use super::steering::Steering;
+use super::{Gateway, ask, forward};
 use bytes::{Bytes, BytesMut};
-use homing_core::affinity::Outcome;
-use homing_core::ask::{Ask, Failure};
+use homing_core::ask::{Ask, Cause, Failure, Refusal};
 use homing_runtime::guard::{Checked, Granted};
 use homing_runtime::upstream::Upstream;
-use homing_wire::request::{ChatView, CommonView, CompletionView, RequestError};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
-use http::{Request, Response, Version};
+use http::{Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use std::pin::Pin;
+use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// A body's room is made at once up to this size; a longer one grows as it comes, so that a client
@@ -69,7 +69,7 @@ enum Answered {
     Stream(Incoming, Begun, homing_runtime::guard::Live),
 }
 
-type Failed = Box<Error>;
+pub(super) type Failed = Box<Error>;
 
 /// Every part of it ends at `until` by itself, and so it is known what becomes of the session then (R26).
 async fn answer(
@@ -81,65 +81,16 @@ async fn answer(
     until: Instant,
 ) -> Result<Answer, Failed> {
     let (parts, body) = request.into_parts();
-    session::refuse_unknown_steering(&parts.headers)?;
+    let early = |error| gateway.early(&parts.headers, error);
+    let steering = Steering::parse(&parts.headers).map_err(early)?;
     let body = read(&parts.headers, body, gateway.settings.gateway.max_body);
-    let late = |_| Error::timeout("the request body took too long");
-    let body = timeout_at(until, body).await.map_err(late)??;
-    let (ask, streams) = ask(gateway, endpoint, &parts, &body, record, until).await?;
+    let late = |_| early(Error::timeout("the request body took too long"));
+    let body = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
+    let asked = ask::of(gateway, endpoint, &parts.headers, &steering, &body, record, until);
+    let (ask, streams) = asked.await?;
     let (parts, headers) = (&parts, &forward::request_headers(&parts, record));
     let to_send = Sending { gateway, upstream, parts, headers, body: &body, streams, until };
     to_send.place(ask, record).await
-}
-
-/// Everything that the core must know of the request; and whether it wants a stream.
-async fn ask(
-    gateway: &Gateway,
-    endpoint: Endpoint,
-    parts: &Parts,
-    body: &Bytes,
-    record: &mut Record,
-    until: Instant,
-) -> Result<(Ask, bool), Failed> {
-    let core = gateway.shell.core();
-    let (common, cut) = view(gateway, endpoint, body).map_err(|e| Error::request(&e))?;
-    let named = session::find(gateway, &parts.headers, &common.session)?;
-    let with_session = named.is_some() && gateway.settings.affinity.ttl.is_some();
-    let unroutable = |e| Error::route(&common.model, e).with_session(with_session);
-    let route = core.route(&common.model).map_err(unroutable)?;
-    record.model = Some(route.model.clone());
-    let session = named.map(|n| n.key(gateway, &route));
-    record.session = session.map(|(key, _)| gateway.shell.secret().digest(key));
-    if with_session {
-        // True until something else is known: its client may leave at any point.
-        record.outcome = Outcome::Unbound;
-    }
-    let known = prompt::of(gateway, endpoint, &route, &common, cut, body).await;
-    record.prompt_tokens = known.exact.then_some(known.prompt.tokens);
-    // Zero stands for "predicted: nothing"; what is unknown says nothing.
-    record.cached_tokens = known.exact.then_some(0);
-    let mut ask = Ask::new(route.partition, route.name, known.prompt);
-    ask.session = session;
-    ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
-    Ok((ask, common.stream))
-}
-
-/// What routing must know of a body, and whether the engine is to cut its prompt.
-fn view<'a>(
-    gateway: &Gateway,
-    endpoint: Endpoint,
-    body: &'a [u8],
-) -> Result<(CommonView<'a>, bool), RequestError> {
-    let paths = &gateway.body_paths;
-    Ok(match endpoint {
-        Endpoint::Chat => {
-            let view = ChatView::parse(body, paths)?;
-            (view.common, view.template.truncate_prompt_tokens.is_some())
-        }
-        Endpoint::Completions => {
-            let view = CompletionView::parse(body, paths)?;
-            (view.common, view.truncate_prompt_tokens.is_some())
-        }
-    })
 }
 
 /// Reads a body, whole and once.
@@ -207,7 +158,7 @@ impl Sending<'_> {
                 ask.overlaps = shell.core().overlaps(ask.partition, &ask.prompt);
                 shell.metrics().index_lookup.observe(began.elapsed().as_secs_f64());
             }
-            let mut granted = shell.admit(ask).await.map_err(Error::refusal)?;
+            let mut granted = shell.admit(ask).await.map_err(|r| self.gateway.refusal(r))?;
             ask = loop {
                 match self.attempt(granted, record).await? {
                     Attempt::Answered(answer) => return Ok(answer),
@@ -227,6 +178,7 @@ impl Sending<'_> {
         let worker = checked.worker();
         record.attempts += 1;
         record.worker = Some(worker.spec.name.clone());
+        record.rank = checked.rank();
         record.cached_tokens = record.cached_tokens.map(|_| placement.cached_tokens);
         match self.dispatch(&mut checked).await {
             Dispatched::Begun(mut response, body, begun) => {
@@ -245,7 +197,15 @@ impl Sending<'_> {
                 Ok(Attempt::Answered(Answer { response, body }))
             }
             Dispatched::Error(mut response, body) => {
-                let outcome = checked.answered_badly();
+                let outcome = match overloaded(&response) {
+                    // Backpressure and no fault: somebody else may serve it; else the answer stands.
+                    Some(failure) => match checked.failed(failure).await {
+                        Ok(granted) => return Ok(Attempt::Moved(granted)),
+                        Err(Refusal { cause: Cause::Answered, outcome, .. }) => outcome,
+                        Err(refusal) => return Err(self.gateway.refusal(refusal).into()),
+                    },
+                    None => checked.answered_badly(),
+                };
                 record.outcome = outcome;
                 forward::response_headers(response.headers_mut(), record);
                 let body = Answered::Plain(body, None);
@@ -253,7 +213,7 @@ impl Sending<'_> {
             }
             Dispatched::Failed(failure) => match checked.failed(failure).await {
                 Ok(granted) => Ok(Attempt::Moved(granted)),
-                Err(refusal) => Err(Error::refusal(refusal).into()),
+                Err(refusal) => Err(self.gateway.refusal(refusal).into()),
             },
             Dispatched::TimedOut => Err(Error::worker_timeout(checked.answered_badly()).into()),
         }
@@ -261,7 +221,9 @@ impl Sending<'_> {
 
     async fn dispatch(&self, checked: &mut Checked) -> Dispatched {
         let worker = checked.worker();
-        let Some(request) = forward::request(self.parts, self.headers, &worker, self.body) else {
+        let rank = checked.rank();
+        let request = forward::request(self.parts, self.headers, &worker, rank, self.body);
+        let Some(request) = request else {
             return Dispatched::Failed(Failure::Unreachable);
         };
         checked.dispatching();
@@ -302,6 +264,21 @@ impl Sending<'_> {
             Err(_) => Dispatched::TimedOut,
         }
     }
+}
+
+/// Whether the worker says that it is overloaded, and for how long.
+fn overloaded(response: &Response<()>) -> Option<Failure> {
+    let status = response.status();
+    if !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        return None;
+    }
+    let number = |name: &str| response.headers().get(name)?.to_str().ok()?.trim().parse().ok();
+    // The header in seconds is the standard; the one in milliseconds is OpenAI's, and finer. A date, which
+    // the standard allows too, is as good as none: no engine sends it.
+    let after = number("retry-after-ms")
+        .map(Duration::from_millis)
+        .or_else(|| number("retry-after").map(Duration::from_secs));
+    Some(Failure::Overloaded(after))
 }
 
 enum Attempt {

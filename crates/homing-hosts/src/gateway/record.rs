@@ -3,8 +3,8 @@
 
 use super::Gateway;
 use homing_core::affinity::Outcome;
-use homing_core::ids::SessionDigest;
-use homing_runtime::metrics::RequestLabels;
+use homing_core::ids::{DpRank, SessionDigest};
+use homing_runtime::metrics::{Metrics, RequestLabels};
 use homing_runtime::shell::Shell;
 use homing_wire::usage::Usage;
 use http::{HeaderMap, HeaderValue};
@@ -50,12 +50,16 @@ const ID_MAX: usize = 128;
 pub(super) struct Record {
     shell: Arc<Shell>,
     access: bool,
+    /// Whether it is to be emitted.
+    counts: bool,
     began: Instant,
     endpoint: &'static str,
     pub(super) request_id: HeaderValue,
     pub(super) instance: HeaderValue,
     pub(super) model: Option<Arc<str>>,
     pub(super) worker: Option<Arc<str>>,
+    /// Of a worker with several.
+    pub(super) rank: Option<DpRank>,
     pub(super) session: Option<SessionDigest>,
     pub(super) outcome: Outcome,
     pub(super) status: u16,
@@ -82,12 +86,14 @@ impl Record {
         Self {
             shell: gateway.shell.clone(),
             access: gateway.settings.log.access,
+            counts: true,
             began: Instant::now(),
             endpoint,
             request_id,
             instance: gateway.instance.clone(),
             model: None,
             worker: None,
+            rank: None,
             session: None,
             outcome: Outcome::None,
             status: CLIENT_GONE,
@@ -103,6 +109,29 @@ impl Record {
         }
     }
 
+    /// Of a request that is only looked at: neither logged nor counted.
+    pub(super) fn unrecorded(
+        gateway: &Gateway,
+        headers: &HeaderMap,
+        endpoint: &'static str,
+    ) -> Self {
+        let mut record = Self::start(gateway, headers, endpoint);
+        record.counts = false;
+        record
+    }
+
+    /// The metrics that this request counts in; `None` where it is only looked at (R16).
+    pub(super) fn metrics(&self) -> Option<&Metrics> {
+        self.counts.then(|| self.shell.metrics())
+    }
+
+    /// It was refused before the core heard of it.
+    pub(super) fn rejected_here(&self) {
+        if self.counts {
+            self.shell.metrics().rejected.inc();
+        }
+    }
+
     /// Bytes of the answer have come from the worker.
     pub(super) fn bytes(&mut self, now: Instant) {
         let after = now.saturating_duration_since(self.began);
@@ -113,6 +142,9 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        if !self.counts {
+            return;
+        }
         let took = self.began.elapsed();
         let metrics = self.shell.metrics();
         let model = self.model.take().unwrap_or_else(|| Arc::from("other"));
@@ -135,6 +167,7 @@ impl Drop for Record {
                 status = self.status,
                 code = self.code,
                 worker = self.worker.as_deref().unwrap_or("-"),
+                dp_rank = self.rank.map(|r| r.0),
                 session = session.as_deref().unwrap_or("-"),
                 affinity = self.outcome.word(),
                 prompt_tokens = self.usage.map(|u| u.prompt_tokens).or(self.prompt_tokens.map(u64::from)),

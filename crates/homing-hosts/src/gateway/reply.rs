@@ -66,6 +66,8 @@ pub(super) struct Error {
     /// When to come again, in milliseconds; `None`: a retry can't cure it.
     retry_after_ms: Option<u64>,
     outcome: Outcome,
+    /// The core has counted the outcome.
+    counted: bool,
     ended: Ended,
 }
 
@@ -74,6 +76,7 @@ const SERVER: &str = "server_error";
 /// How soon a client may come again: around two seconds, when a probe may have found a worker.
 const RETRY_MS: u64 = 1_000;
 const RETRY_JITTER_MS: u64 = 2_000;
+const RETRY_MOST_MS: u64 = 60_000;
 
 impl Error {
     fn new(status: StatusCode, code: &'static str, kind: &'static str, message: String) -> Self {
@@ -85,6 +88,7 @@ impl Error {
             param: None,
             retry_after_ms: None,
             outcome: Outcome::None,
+            counted: false,
             ended: Ended::Refused,
         }
     }
@@ -163,26 +167,61 @@ impl Error {
         Self { retry_after_ms: Some(RETRY_MS), ..error }
     }
 
-    /// The core's refusal.
-    pub(super) fn refusal(refusal: Refusal) -> Self {
+    /// The core's refusal. `as_argument` (`affinity.reject_as = "invalid_argument"`): one whose reason is
+    /// a Hard session's live home is the client's fault, the cause in the message.
+    pub(super) fn refusal(refusal: Refusal, as_argument: bool) -> Self {
         let text = refusal.cause.to_string();
+        let too_many = |code| {
+            Self::new(StatusCode::TOO_MANY_REQUESTS, code, SERVER, text.clone()).again(&refusal)
+        };
+        let at_fault = |code| Self::new(StatusCode::BAD_REQUEST, code, CLIENT, text.clone());
         let error = match refusal.cause {
+            Cause::TargetUnavailable | Cause::TargetOverloaded | Cause::Overloaded
+                if refusal.bound && as_argument =>
+            {
+                at_fault("affinity_conflict")
+            }
+            Cause::Conflict => at_fault("affinity_conflict"),
+            Cause::UnknownWorker => at_fault("unknown_worker"),
+            Cause::RankRequired => at_fault("rank_required"),
+            Cause::BadRank | Cause::NotAllowed => at_fault("invalid_request"),
             Cause::NoWorker => Self::unavailable("no_worker", text),
             Cause::TargetUnavailable => Self::unavailable("affinity_target_unavailable", text),
-            Cause::QueueFull => Self {
-                retry_after_ms: Some(RETRY_MS),
-                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", SERVER, text)
-            },
+            Cause::TargetOverloaded => too_many("affinity_target_overloaded"),
+            // The worker's answer passes where there is one; it is gone by now.
+            Cause::Overloaded | Cause::Answered => too_many("overloaded"),
+            Cause::QueueFull => too_many("queue_full"),
             // It never ran.
             Cause::Timeout => Self { retry_after_ms: Some(RETRY_MS), ..Self::timeout(&text) },
             Cause::WorkerFailed => Self::new(StatusCode::BAD_GATEWAY, "worker_error", SERVER, text),
         };
-        Self { outcome: refusal.outcome, ..error }
+        Self { outcome: refusal.outcome, counted: true, ..error }
+    }
+
+    /// A retry can cure it: when those who are overloaded say so, else soon.
+    fn again(self, refusal: &Refusal) -> Self {
+        let after = refusal.retry_after.map_or(RETRY_MS, |d| d.as_millis() as u64);
+        Self { retry_after_ms: Some(after), ..self }
     }
 
     /// The worker was too slow with its first byte.
     pub(super) fn worker_timeout(outcome: Outcome) -> Self {
-        Self { outcome, ..Self::timeout("the worker did not begin to answer in time") }
+        let error = Self::timeout("the worker did not begin to answer in time");
+        Self { outcome, counted: true, ..error }
+    }
+
+    /// As a preview tells it.
+    pub(super) fn described(&self) -> serde_json::Value {
+        serde_json::json!({
+            "status": self.status.as_u16(),
+            "code": self.code,
+            "message": self.message,
+        })
+    }
+
+    /// What happened to the session.
+    pub(super) fn outcome(&self) -> Outcome {
+        self.outcome
     }
 
     /// For a stream's last event.
@@ -198,6 +237,11 @@ pub(super) fn error(mut record: Record, error: Error) -> Response<ReplyBody> {
     record.code = error.code;
     record.outcome = error.outcome;
     record.ended = error.ended;
+    if error.outcome == Outcome::Rejected && !error.counted {
+        record.rejected_here();
+    }
+    // What a worker would have had to reuse is nothing to tell where none has served it.
+    record.cached_tokens = None;
     let body = ApiError {
         kind: error.kind,
         message: &error.message,
@@ -211,7 +255,8 @@ pub(super) fn error(mut record: Record, error: Error) -> Response<ReplyBody> {
     match error.retry_after_ms {
         Some(ms) => {
             // Spread by what differs between requests, so that refused clients don't return as one.
-            let ms = ms + spread(record.request_id.as_bytes()) % RETRY_JITTER_MS;
+            let spread = spread(record.request_id.as_bytes()) % RETRY_JITTER_MS;
+            let ms = (ms + spread).clamp(RETRY_MS, RETRY_MOST_MS);
             headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).clamp(1, 60)));
             headers.insert(HeaderName::from_static("retry-after-ms"), HeaderValue::from(ms));
         }

@@ -26,7 +26,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    fn of(path: &str) -> Option<Self> {
+    pub(super) fn of(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),
             "/v1/completions" => Some(Self::Completions),

@@ -30,6 +30,22 @@ impl Answer {
         self.header("x-homing-worker")[0]
     }
 
+    /// Asserts that it is a refusal of the router's own, with this status, code and outcome.
+    pub(super) fn assert_refused(&self, status: u16, code: &str, affinity: &str) {
+        assert_eq!((self.status, self.code().as_str()), (status, code), "{}", self.text());
+        assert_eq!(self.affinity(), affinity, "R26: refusals too: {}", self.text());
+        assert_eq!(self.header("x-homing-instance").len(), 1);
+        assert_eq!(self.header("x-request-id").len(), 1);
+        // Either it may come again, or it need not.
+        let again = self.header("retry-after").len();
+        assert_eq!(again + self.header("x-should-retry").len(), 1, "{:?}", self.headers);
+        assert_eq!(again, self.header("retry-after-ms").len());
+        if again == 1 {
+            let seconds: u64 = self.header("retry-after")[0].parse().unwrap();
+            assert!((1..=60).contains(&seconds));
+        }
+    }
+
     pub(super) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
@@ -195,6 +211,16 @@ pub(super) fn post(path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8>
 /// A chat.
 pub(super) fn chat(headers: &[(&str, &str)]) -> Vec<u8> {
     post("/v1/chat/completions", headers, br#"{"model":"m","messages":[]}"#)
+}
+
+/// A chat of a session.
+pub(super) fn turn(id: &str) -> Vec<u8> {
+    chat(&[("x-homing-session-id", id)])
+}
+
+/// A chat of a session, with one more header.
+pub(super) fn turn_with(id: &str, name: &str, value: &str) -> Vec<u8> {
+    chat(&[("x-homing-session-id", id), (name, value)])
 }
 
 /// A chat that wants a stream.

@@ -188,14 +188,8 @@ async fn steering_that_is_not_built_is_400_and_reaches_nobody() {
     let worker = Worker::start("w", |_| ok()).await;
     let world = World::start(&[], &[&worker]).await;
     for header in [
-        "x-homing-worker",
-        "x-homing-dp-rank",
         "x-homing-prefill-worker",
         "x-homing-prefill-dp-rank",
-        "x-homing-allowed-workers",
-        "x-homing-require-labels",
-        "x-dynamo-worker-instance-id",
-        "x-dynamo-dp-rank",
         "x-dynamo-prefill-instance-id",
         "x-dynamo-prefill-dp-rank",
         // A typing error in one of ours.

@@ -305,6 +305,43 @@ pub(super) fn ok() -> Vec<Act> {
     vec![Act::Send(plain(200, r#"{"id":"x","choices":[]}"#))]
 }
 
+/// What a worker does with one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mood {
+    Fine,
+    /// It answers with this status, and when to come again in seconds.
+    Full(u16, u32),
+    Resets,
+}
+
+/// A worker's mood, for as long as it lasts.
+pub(super) type Moods = Arc<std::sync::Mutex<Mood>>;
+
+/// A worker in a good mood. What it says in a bad one has its name in it.
+pub(super) async fn moody(name: &'static str) -> (Worker, Moods) {
+    let moods = Moods::new(std::sync::Mutex::new(Mood::Fine));
+    let theirs = moods.clone();
+    let worker = Worker::start(name, move |_| match *theirs.lock().unwrap() {
+        Mood::Fine => ok(),
+        Mood::Resets => vec![Act::Reset],
+        Mood::Full(status, seconds) => {
+            let body = format!("{{\"detail\": \"{name} is full\" }}\n");
+            let head = format!(
+                "HTTP/1.1 {status} Full\r\ncontent-type: application/problem+json\r\n\
+                 retry-after: {seconds}\r\nx-own: {name}\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            vec![Act::Send([head, body].concat().into_bytes())]
+        }
+    })
+    .await;
+    (worker, moods)
+}
+
+pub(super) fn feels(moods: &Moods, mood: Mood) {
+    *moods.lock().unwrap() = mood;
+}
+
 /// The head of a stream of events.
 pub(super) const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
                                  transfer-encoding: chunked\r\n\r\n";

@@ -38,7 +38,13 @@ pub(super) struct World {
 impl World {
     /// A router in front of workers that are all ready. `extra` are settings: dotted keys, TOML values.
     pub(super) async fn start(extra: &[(&str, &str)], workers: &[&Worker]) -> Self {
-        let world = Self::cold(extra, workers).await;
+        let workers: Vec<_> = workers.iter().map(|w| (*w, "")).collect();
+        Self::start_as(extra, &workers).await
+    }
+
+    /// The same, where the workers have settings of their own: lines of TOML.
+    pub(super) async fn start_as(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Self {
+        let world = Self::cold_as(extra, workers).await;
         let core = world.server.shell().core();
         eventually("all workers are ready", || {
             let all = core.workers();
@@ -50,6 +56,11 @@ impl World {
 
     /// The same, without waiting for them.
     pub(super) async fn cold(extra: &[(&str, &str)], workers: &[&Worker]) -> Self {
+        let workers: Vec<_> = workers.iter().map(|w| (*w, "")).collect();
+        Self::cold_as(extra, &workers).await
+    }
+
+    async fn cold_as(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Self {
         let usual = [
             ("gateway.listen", "'127.0.0.1:0'"),
             ("gateway.shutdown_delay", "'0s'"),
@@ -60,9 +71,9 @@ impl World {
         ];
         let keys: BTreeMap<&str, &str> = usual.iter().chain(extra).copied().collect();
         let mut text: String = keys.iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
-        for worker in workers {
+        for (worker, own) in workers {
             let (name, url) = (worker.name, &worker.url);
-            text.push_str(&format!("[[workers]]\nid = '{name}'\nurl = '{url}'\n"));
+            text.push_str(&format!("[[workers]]\nid = '{name}'\nurl = '{url}'\n{own}\n"));
         }
         let file = Some(("test.toml".into(), text));
         let settings = Settings::load(Sources { file, ..Sources::default() }).unwrap();
@@ -83,6 +94,27 @@ impl World {
             Client::connect(self.server.admin_address()).await.ask(request).await
         })
         .await
+    }
+
+    /// What the admin server says, in JSON; `null` where it says nothing.
+    pub(super) async fn api(&self, request: &[u8]) -> (u16, serde_json::Value) {
+        let answer = self.admin(request).await;
+        let said = if answer.body.is_empty() { b"null".as_slice() } else { &answer.body };
+        (answer.status, serde_json::from_slice(said).unwrap())
+    }
+
+    /// Where the session lives, as the admin server says.
+    pub(super) async fn home(&self, id: &str) -> Option<String> {
+        let (status, session) = self.api(&get(&format!("/admin/sessions/{id}"))).await;
+        assert!(matches!(status, 200 | 404), "{status}: {session}");
+        Some(session["worker"].as_str()?.to_owned())
+    }
+
+    /// A worker's state in the admin server's word.
+    pub(super) async fn told(&self, worker: &str) -> String {
+        let (_, all) = self.api(&get("/admin/workers")).await;
+        let one = all.as_array().unwrap().iter().find(|w| w["id"] == worker);
+        one.unwrap()["state"].as_str().unwrap().to_owned()
     }
 
     pub(super) async fn metrics(&self) -> String {

@@ -12,8 +12,8 @@ use crate::settings::{Settings, Worker};
 use crate::shell::Shell;
 use crate::upstream::Upstream;
 use discovery::{Change, Changes};
-use homing_core::fleet::registry::FleetError;
-use homing_core::fleet::{FleetChange, WorkerSpec};
+use homing_core::fleet::{FleetChange, FleetError, Ranks, WorkerSpec};
+use homing_core::ids::Role;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,6 +79,9 @@ impl Fleet {
             name: worker.id.as_str().into(),
             url: worker.url.to_string().into(),
             labels: worker.labels.clone(),
+            role: Role::Aggregated,
+            ranks: Ranks::new(0, worker.dp_size),
+            generation: 0,
         };
         let now = self.shell.now();
         match self.shell.core().handle_fleet(now, FleetChange::Register(spec)) {

@@ -9,8 +9,7 @@ use crate::shell::Shell;
 use crate::upstream::Upstream;
 use bytes::Bytes;
 use homing_core::ask::Failure;
-use homing_core::fleet::registry::FleetError;
-use homing_core::fleet::{FleetChange, FleetEvent, Probe, ServedName};
+use homing_core::fleet::{FleetChange, FleetError, FleetEvent, Probe, ServedName};
 use homing_core::ids::WorkerId;
 use homing_wire::engine::metrics::Exposition;
 use homing_wire::engine::{parse_kv_sources, parse_models};
@@ -35,7 +34,6 @@ pub(super) struct Tend {
     worker: Worker,
     /// The life that was last asked what it serves, and how many probes ago.
     asked: Option<(WorkerId, u32)>,
-    started_at: Option<f64>,
     /// Models for which a missing tokenizer was reported.
     told: BTreeSet<String>,
     /// What is wrong with its health path.
@@ -44,6 +42,8 @@ pub(super) struct Tend {
     unknown: Complaint,
     /// Why it can't be used with what it serves.
     unusable: Complaint,
+    /// Why some of its ranks go without events.
+    quiet: Complaint,
     /// Names that it serves and that belong to another pool.
     taken: BTreeSet<Arc<str>>,
 }
@@ -76,11 +76,11 @@ impl Tend {
             upstream,
             worker,
             asked: None,
-            started_at: None,
             told: BTreeSet::new(),
             ailing: Complaint::default(),
             unknown: Complaint::default(),
             unusable: Complaint::default(),
+            quiet: Complaint::default(),
             taken: BTreeSet::new(),
         }
     }
@@ -102,8 +102,8 @@ impl Tend {
             Ok((status, _)) if (200..300).contains(&status) => (Probe::Good, None),
             Ok((status, _)) => (Probe::Bad, Some(format!("it answers with status {status}"))),
             Err(Failure::Unreachable) => (Probe::Bad, Some("it doesn't answer in time".to_owned())),
-            Err(Failure::Broken) => (Probe::Bad, Some("it breaks off".to_owned())),
             Err(Failure::Refused) => (Probe::Refused, None),
+            Err(_) => (Probe::Bad, Some("it breaks off".to_owned())),
         };
         if self.ailing.is_news(why.clone()) {
             let (worker, url) = (&self.worker.id, self.worker.url.to_string());
@@ -150,12 +150,9 @@ impl Tend {
             }
             _ => {}
         }
-        let started_at = self.start_time().await;
-        let restarted = matches!((self.started_at, started_at), (Some(a), Some(b)) if a != b);
-        self.started_at = started_at.or(self.started_at);
-        if restarted && self.asked.is_some_and(|(who, _)| who == id) {
-            // An error: another has seen it, too.
-            let _ = self.change(FleetChange::Restarted(id));
+        if let Some(at) = self.start_time().await {
+            // An error: that life has ended meanwhile, and the next probe is of the one after it.
+            let _ = self.change(FleetChange::Started(id, at));
         }
         let Some(id) = self.id() else { return false };
         let served = match self.get("/v1/models").await {
@@ -217,44 +214,78 @@ impl Tend {
         }
     }
 
-    async fn start_time(&self) -> Option<f64> {
+    /// When its process began, in Unix milliseconds.
+    async fn start_time(&self) -> Option<u64> {
         let (200, body) = self.get("/metrics").await.ok()? else { return None };
         let at = Exposition::parse(std::str::from_utf8(&body).ok()?).process_start_time();
-        // Not a number is no time: it would be another one at each look.
-        at.filter(|at| at.is_finite())
+        // Not a number is no time; anything else is one, if need be the first or the last there is.
+        at.filter(|at| at.is_finite()).map(|at| (at * 1e3) as u64)
     }
 
-    /// Finds the worker's events, unless its feed is known already.
-    async fn find_events(&self) {
-        let Some(ingest) = &self.ingest else { return };
-        let name = &self.worker.id;
-        if let Some(endpoint) = &self.worker.kv_events {
-            ingest.subscribe(Feed { worker: name.clone(), rank: 0, endpoint: endpoint.clone() });
-            return;
+    /// Finds the events of each of the worker's ranks, unless their feeds are known already.
+    async fn find_events(&mut self) {
+        let Some(ingest) = self.ingest.clone() else { return };
+        let ranks = self.worker.dp_size.max(1);
+        let found: Vec<Option<String>> = match &self.worker.kv_events {
+            Some(first) => (0..ranks).map(|rank| endpoint_of(first, rank)).collect(),
+            None => match self.sources(ranks).await {
+                Ok(found) => found,
+                Err(why) => return ingest.without_events(&self.worker.id, &why),
+            },
+        };
+        let without: Vec<_> = (0..ranks).zip(&found).filter(|(_, f)| f.is_none()).collect();
+        let why = without.first().map(|(rank, _)| {
+            let (many, hint) = (without.len(), self.hint());
+            format!("{many} of its {ranks} ranks go without, the first is {rank}: {hint}")
+        });
+        if self.quiet.is_news(why.clone()) {
+            let worker = &self.worker.id;
+            tracing::warn!(worker, why, "of some of the worker's ranks no events can be followed");
         }
+        for (rank, endpoint) in (0..ranks).zip(found) {
+            if let Some(endpoint) = endpoint {
+                ingest.subscribe(Feed { worker: self.worker.id.clone(), rank, ranks, endpoint });
+            }
+        }
+    }
+
+    /// What is wrong where a rank has no endpoint.
+    fn hint(&self) -> String {
+        match &self.worker.kv_events {
+            Some(first) => format!(
+                "rank N publishes at N ports above rank 0's, and `kv_events` is {first:?}; give it a \
+                 port that leaves room below 65536"
+            ),
+            None => "/kv_event_sources names no tcp endpoint of theirs; see `dp_size` in its \
+                     [[workers]]"
+                .to_owned(),
+        }
+    }
+
+    /// The endpoint of each rank as the engine names it; at least one has one, else there is a reason.
+    async fn sources(&self, ranks: u16) -> Result<Vec<Option<String>>, String> {
         let authority = self.worker.url.authority();
         let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
         let sources = match self.get("/kv_event_sources").await {
-            Ok((200, body)) => parse_kv_sources(&body, host).map_err(|e| e.to_string()),
-            Ok((status, _)) => Err(format!("/kv_event_sources answers {status}")),
-            Err(failure) => Err(format!("/kv_event_sources: {failure:?}")),
+            Ok((200, body)) => parse_kv_sources(&body, host).map_err(|e| e.to_string())?,
+            Ok((status, _)) => return Err(format!("/kv_event_sources answers {status}")),
+            Err(failure) => return Err(format!("/kv_event_sources: {failure:?}")),
         };
-        match sources {
-            Ok(sources) => match sources.into_iter().find(|s| s.rank == 0) {
+        let mut found = vec![None; usize::from(ranks)];
+        let mut why = "it publishes no events over ZMQ";
+        for source in sources {
+            let Some(place) = usize::try_from(source.rank).ok().and_then(|r| found.get_mut(r))
+            else {
+                continue;
+            };
+            if source.endpoint.starts_with("tcp://") {
+                *place = Some(source.endpoint);
+            } else {
                 // Other transports would let a worker name sockets of our own host.
-                Some(s) if !s.endpoint.starts_with("tcp://") => {
-                    ingest.without_events(
-                        name,
-                        "it publishes its events over something else than tcp",
-                    );
-                }
-                Some(s) => {
-                    ingest.subscribe(Feed { worker: name.clone(), rank: 0, endpoint: s.endpoint });
-                }
-                None => ingest.without_events(name, "it publishes no events over ZMQ"),
-            },
-            Err(why) => ingest.without_events(name, &why),
+                why = "it publishes its events over something else than tcp";
+            }
         }
+        if found.iter().any(Option::is_some) { Ok(found) } else { Err(why.to_owned()) }
     }
 
     /// GET, bounded in time and size.
@@ -273,4 +304,15 @@ impl Tend {
         let timeout = self.settings.health.timeout;
         tokio::time::timeout(timeout, answer).await.unwrap_or(Err(Failure::Unreachable))
     }
+}
+
+/// Where a rank publishes if the first one does at `first`: that many ports above (vLLM's and SGLang's
+/// publishers; `wire-formats.md` 1). `None`: there is no such port.
+pub(super) fn endpoint_of(first: &str, rank: u16) -> Option<String> {
+    if rank == 0 {
+        return Some(first.to_owned());
+    }
+    let (host, port) = first.strip_prefix("tcp://")?.rsplit_once(':')?;
+    let port = port.parse::<u16>().ok()?.checked_add(rank)?;
+    Some(format!("tcp://{host}:{port}"))
 }

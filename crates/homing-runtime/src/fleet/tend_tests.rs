@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 struct Says {
     health: u16,
     models: String,
+    /// `/kv_event_sources`; empty: it has none.
+    sources: String,
     started_at: f64,
     /// It takes connections and says nothing.
     hung: bool,
@@ -47,6 +49,7 @@ impl Engine {
         let says = Says {
             health: 200,
             models: r#"{"data":[{"id":"m"}]}"#.into(),
+            sources: String::new(),
             started_at: 1.0,
             hung: false,
             asked: 0,
@@ -93,7 +96,7 @@ impl Engine {
 
     fn worker(&self, id: &str) -> Worker {
         let url = format!("http://{}", self.address).parse().unwrap();
-        Worker { id: id.into(), url, kv_events: None, labels: Default::default() }
+        Worker { id: id.into(), url, dp_size: 1, kv_events: None, labels: Default::default() }
     }
 }
 
@@ -119,6 +122,7 @@ async fn answer(mut stream: TcpStream, says: Arc<Mutex<Says>>) {
             _ if says.hung => (0, String::new()),
             "/health" => (says.health, String::new()),
             "/v1/models" => (200, says.models.clone()),
+            "/kv_event_sources" if !says.sources.is_empty() => (200, says.sources.clone()),
             "/metrics" => (200, format!("process_start_time_seconds {}\n", says.started_at)),
             _ => (404, String::new()),
         }
@@ -369,6 +373,127 @@ async fn a_worker_without_events_is_known_as_such_and_a_configured_feed_is_follo
     assert!(world.fleet.remove("told"));
     assert_eq!(world.fleet.index_state("told"), "none", "F56");
     world.end().await;
+}
+
+/// A socket that tells of subscribers, as an engine's would; at a port, or any with `*`.
+fn publisher(port: &str) -> Option<(zmq::Socket, u16)> {
+    let socket = zmq::Context::new().socket(zmq::XPUB).unwrap();
+    socket.set_linger(0).unwrap();
+    socket.bind(&format!("tcp://127.0.0.1:{port}")).ok()?;
+    let endpoint = socket.get_last_endpoint().unwrap().unwrap();
+    let port = endpoint.rsplit_once(':').unwrap().1.parse().unwrap();
+    Some((socket, port))
+}
+
+/// Two of them, at ports that follow each other.
+fn neighbours() -> [(zmq::Socket, u16); 2] {
+    let mut tried = Vec::new();
+    loop {
+        let first = publisher("*").unwrap();
+        if let Some(second) = first.1.checked_add(1).and_then(|port| publisher(&port.to_string())) {
+            return [first, second];
+        }
+        // Kept, so that the system gives another one.
+        tried.push(first);
+        assert!(tried.len() < 1000, "no two free ports beside each other");
+    }
+}
+
+#[tokio::test]
+async fn f68_the_ranks_of_a_configured_feed_are_at_the_ports_above_it() {
+    let (engine, ports) = (Engine::up(), neighbours());
+    let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
+    let mut worker = engine.worker("w");
+    worker.dp_size = 2;
+    worker.kv_events = Some(format!("tcp://127.0.0.1:{}", ports[0].1));
+    world.life.spawn(world.fleet.clone().follow(static_list(vec![worker])));
+    eventually("both are connected", || world.fleet.index_state("w") == "events").await;
+    for (socket, port) in &ports {
+        eventually(&format!("{port} has its subscriber"), || {
+            socket.recv_bytes(zmq::DONTWAIT).is_ok_and(|told| told == [1])
+        })
+        .await;
+    }
+    assert!(world.fleet.remove("w"));
+    assert_eq!(world.fleet.index_state("w"), "none", "F56");
+    for (socket, port) in &ports {
+        eventually(&format!("{port} has none any more"), || {
+            socket.recv_bytes(zmq::DONTWAIT).is_ok_and(|told| told == [0])
+        })
+        .await;
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_ranks_that_an_engine_names_are_followed_and_the_others_go_without() {
+    const SAID: &str = "of some of the worker's ranks no events can be followed";
+    let (lines, _guard) = Lines::listen();
+    let (engine, zero, two) = (Engine::up(), publisher("*").unwrap(), publisher("*").unwrap());
+    let source = |rank: u32, endpoint: &str| format!(r#""{rank}": {{"endpoint": "{endpoint}"}}"#);
+    let all = [
+        source(0, &format!("tcp://*:{}", zero.1)),
+        source(1, "ipc:///tmp/feed"),
+        source(2, &format!("tcp://*:{}", two.1)),
+        // Beyond what it has.
+        source(4, "tcp://127.0.0.1:1"),
+        source(70_000, "tcp://127.0.0.1:1"),
+    ];
+    engine.say(|s| s.sources = format!("{{{}}}", all.join(",")));
+    let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
+    let mut worker = engine.worker("w");
+    worker.dp_size = 4;
+    world.life.spawn(world.fleet.clone().follow(static_list(vec![worker])));
+    eventually("those that it names are connected", || world.fleet.index_state("w") == "events")
+        .await;
+    for (socket, port) in [&zero, &two] {
+        eventually(&format!("{port} has its subscriber"), || {
+            socket.recv_bytes(zmq::DONTWAIT).is_ok_and(|told| told == [1])
+        })
+        .await;
+    }
+    let asked = engine.says.lock().asked;
+    eventually("it is asked again", || engine.says.lock().asked >= asked + 2).await;
+    assert_eq!(lines.count(SAID), 1);
+    assert_eq!(world.fleet.index_state("w"), "events");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn ranks_without_a_port_are_said_once_and_hold_back_nobody() {
+    const SAID: &str = "of some of the worker's ranks no events can be followed";
+    let (lines, _guard) = Lines::listen();
+    let engine = Engine::up();
+    let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
+    let mut worker = engine.worker("w");
+    worker.dp_size = 4;
+    worker.kv_events = Some("tcp://127.0.0.1:65534".into());
+    world.life.spawn(world.fleet.clone().follow(static_list(vec![worker])));
+    world.is("w", State::Ready).await;
+    let asked = engine.says.lock().asked;
+    eventually("it is asked again", || engine.says.lock().asked >= asked + 2).await;
+    assert_eq!(lines.count(SAID), 1);
+    assert_eq!(world.fleet.index_state("w"), "connecting");
+    world.end().await;
+}
+
+#[test]
+fn a_rank_publishes_so_many_ports_above_the_first() {
+    use super::tend::endpoint_of;
+    for (first, rank, expected) in [
+        ("tcp://h:5557", 0, Some("tcp://h:5557")),
+        ("tcp://h:5557", 3, Some("tcp://h:5560")),
+        ("tcp://[fd00::1]:5557", 1, Some("tcp://[fd00::1]:5558")),
+        ("tcp://h:65534", 1, Some("tcp://h:65535")),
+        ("tcp://h:65534", 2, None),
+        ("tcp://h:1", u16::MAX, None),
+        ("tcp://h", 1, None),
+        ("tcp://h:", 1, None),
+        ("tcp://h:x", 1, None),
+        ("ipc:///tmp/feed:1", 1, None),
+    ] {
+        assert_eq!(endpoint_of(first, rank).as_deref(), expected, "{first} {rank}");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::testing::{fleet, shell};
 use homing_core::fleet::Probe;
-use homing_core::hash::EngineHash;
+use homing_core::hash::{EngineHash, HashSpace, Prompt};
 use homing_core::index::event::{BlockRemoved, BlockStored};
 use homing_wire::frames::build_frames;
 use homing_wire::kv_events::{Batch, encode_batch};
@@ -20,8 +20,14 @@ struct World {
 impl World {
     fn new() -> Self {
         let book = FeedBook::default();
-        book.open(W);
-        Self { shell: shell("", &[W]), book, stream: Stream::new(W.into(), 0) }
+        book.open(W, 0, 1);
+        Self { shell: shell("", &[W]), book, stream: stream(0, 1) }
+    }
+
+    /// Of a worker with so many ranks: their streams, and the one at hand is the first.
+    fn of_ranks(ranks: u16) -> (Self, Vec<Stream>) {
+        let world = Self { stream: stream(0, ranks), ..Self::new() };
+        (world, (1..ranks).map(|rank| stream(rank, ranks)).collect())
     }
 
     fn take(&mut self, frames: &[Vec<u8>]) {
@@ -41,13 +47,38 @@ impl World {
         self.shell.core().worker_named(W).unwrap()
     }
 
+    /// Lets another stream of the worker take a message.
+    fn other(&self, stream: &mut Stream, frames: &[Vec<u8>]) {
+        stream.take(&self.shell, &self.book, frames);
+        self.shell.core().check();
+    }
+
+    /// The ranks that hold the `n`th block.
+    fn holders(&self, n: u64) -> Vec<u16> {
+        let route = self.shell.core().route("m").unwrap();
+        // One token more than the block: the last one of a prompt is never reused.
+        let tokens = [u32::try_from(n).unwrap(); 5];
+        let prompt = Prompt::from_tokens(&tokens, 4, HashSpace::new("", ""));
+        let found = self.shell.core().overlaps(route.partition, &prompt);
+        found.iter().map(|o| o.rank.0).collect()
+    }
+
     fn blocks(&self) -> usize {
         self.shell.core().workers()[0].cached_blocks
     }
 }
 
+fn stream(rank: u16, ranks: u16) -> Stream {
+    Stream::new(&Feed { worker: W.into(), rank, ranks, endpoint: String::new() })
+}
+
 fn message(seq: u64, events: Vec<KvEvent>) -> Vec<Vec<u8>> {
-    let batch = Batch { events, ..Batch::default() };
+    message_of(None, seq, events)
+}
+
+/// A message that names a rank.
+fn message_of(dp_rank: Option<u32>, seq: u64, events: Vec<KvEvent>) -> Vec<Vec<u8>> {
+    let batch = Batch { dp_rank, events, ..Batch::default() };
     build_frames("kv-events", seq, encode_batch(&batch)).into()
 }
 
@@ -239,7 +270,7 @@ fn f21_of_a_removed_worker_nothing_is_taken_and_no_count_comes_back() {
     w.send(9, vec![stored(2)]);
     w.take(&[]);
     w.take(&build_frames("", 10, vec![0xff]));
-    w.book.connected(W, true);
+    w.book.connected(W, 0, true);
     assert!(w.book.stats().is_empty(), "F56: no series of it");
     assert!(w.shell.core().workers().is_empty());
     assert_eq!(w.book.state(W), "none");
@@ -249,27 +280,89 @@ fn f21_of_a_removed_worker_nothing_is_taken_and_no_count_comes_back() {
 fn events_of_a_worker_that_serves_nothing_yet_are_ignored() {
     let mut w = World::new();
     fleet(&w.shell, FleetChange::Remove(w.id()));
-    let spec = homing_core::fleet::WorkerSpec {
-        name: W.into(),
-        url: "http://w:1".into(),
-        labels: Default::default(),
-    };
+    let spec = homing_core::fleet::WorkerSpec::new(W, "http://w:1");
     fleet(&w.shell, FleetChange::Register(spec));
     w.send(0, vec![stored(1)]);
     assert_eq!((w.stats().ignored, w.stats().stored, w.blocks()), (1, 0, 0));
 }
 
 #[test]
-fn the_state_of_a_feed_follows_its_connection() {
-    let book = FeedBook::default();
-    assert_eq!(book.state(W), "none");
-    book.open(W);
-    assert_eq!(book.state(W), "connecting");
-    book.connected(W, true);
-    assert_eq!(book.state(W), "events");
-    book.connected(W, false);
-    assert_eq!(book.state(W), "connecting");
-    assert!(book.without_events(W) && !book.without_events(W), "said once");
-    assert_eq!(book.state(W), "none");
-    assert!(book.without_events("other"));
+fn f24_a_hole_in_one_ranks_stream_leaves_the_others_alone() {
+    let (mut w, mut others) = World::of_ranks(2);
+    let one = &mut others[0];
+    w.send(0, vec![stored(1), stored(2)]);
+    w.other(one, &message(0, vec![stored(1), stored(3)]));
+    assert_eq!((w.holders(1), w.holders(2), w.holders(3)), (vec![0, 1], vec![0], vec![1]));
+    let id = w.id();
+    w.other(one, &message(2, vec![stored(4)]));
+    assert_eq!((w.holders(1), w.holders(2)), (vec![0], vec![0]), "what rank 0 has stays");
+    assert_eq!((w.holders(3), w.holders(4)), (vec![], vec![1]));
+    assert_eq!((w.stats().gaps, w.stats().stored, w.id()), (1, 5, id), "counted by worker");
+    w.other(one, &message(3, vec![KvEvent::Cleared]));
+    assert_eq!(
+        (w.holders(1), w.holders(4)),
+        (vec![0], vec![]),
+        "and so does it when one is cleared"
+    );
+    one.forget(&w.shell);
+    assert_eq!(w.holders(1), [0]);
+    w.stream.forget(&w.shell);
+    assert_eq!(w.blocks(), 0);
+}
+
+#[test]
+fn f68_the_rank_that_a_batch_names_is_the_one_whose_cache_has_changed() {
+    let (mut w, mut others) = World::of_ranks(3);
+    w.take(&message_of(Some(1), 0, vec![stored(1)]));
+    w.take(&message_of(Some(0), 1, vec![stored(2)]));
+    w.take(&message_of(None, 2, vec![stored(3)]));
+    assert_eq!((w.holders(1), w.holders(2), w.holders(3)), (vec![1], vec![0], vec![0]));
+    for named in [3, 65_536, u32::MAX] {
+        let (before, seq) = (w.stats().refused, u64::MAX - u64::from(named));
+        w.stream.last = Some((w.id(), seq - 1));
+        w.take(&message_of(Some(named), seq, vec![stored(4), KvEvent::Cleared]));
+        assert_eq!(w.stats().refused, before + 2, "{named}");
+    }
+    assert_eq!(
+        (w.blocks(), w.stats().cleared, w.stats().gaps),
+        (3, 0, 0),
+        "nothing else came of it"
+    );
+    w.other(&mut others[1], &message(0, vec![stored(5)]));
+    // What was lost may be of any rank that this feed told of.
+    w.take(&message_of(Some(0), u64::MAX, vec![]));
+    assert_eq!((w.stats().gaps, w.blocks(), w.holders(5)), (1, 1, vec![2]));
+}
+
+#[test]
+fn of_a_worker_with_one_rank_all_batches_are_whatever_they_name() {
+    let mut w = World::new();
+    w.take(&message_of(Some(3), 0, vec![stored(1)]));
+    assert_eq!((w.holders(1), w.stats().refused), (vec![0], 0));
+}
+
+#[test]
+fn f21_a_life_that_several_ranks_see_begin_is_one() {
+    let (mut w, mut others) = World::of_ranks(2);
+    let one = &mut others[0];
+    w.send(5, vec![stored(1)]);
+    w.other(one, &message(7, vec![stored(2)]));
+    let old = w.id();
+    w.send(0, vec![stored(3)]);
+    let new = w.id();
+    assert_ne!(new, old);
+    assert_eq!((w.holders(1), w.holders(2), w.holders(3)), (vec![], vec![], vec![0]));
+    w.other(one, &message(0, vec![stored(4)]));
+    assert_eq!((w.id(), w.holders(3), w.holders(4)), (new, vec![0], vec![1]));
+    // One that lags brings something of the life before, and only then goes back.
+    let (mut w, mut others) = World::of_ranks(2);
+    let one = &mut others[0];
+    w.send(5, vec![stored(1)]);
+    w.other(one, &message(7, vec![stored(2)]));
+    w.send(0, vec![stored(3)]);
+    let new = w.id();
+    w.other(one, &message(8, vec![stored(4)]));
+    w.other(one, &message(0, vec![stored(5)]));
+    assert_eq!(w.id(), new, "no engine starts twice within a second");
+    assert_eq!((w.holders(3), w.holders(4), w.holders(5)), (vec![0], vec![], vec![1]));
 }

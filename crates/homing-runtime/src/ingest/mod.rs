@@ -5,15 +5,20 @@
 //! won't: a hole means that events were lost. This version can't ask for them again, so it forgets
 //! what it knew of that rank, which is less than there is but nothing that isn't (F24).
 //!
+//! Engines have a publisher for each of their ranks, so a worker has as many feeds as ranks, and each has
+//! a sequence, a connection and a cache of its own.
+//!
 //! * `feed`: one stream: sequence, decoding, counting;
+//! * `book`: what all of them have brought;
 //! * `wanted`: which streams shall be followed;
 //! * `thread`: the sockets.
 
+mod book;
 mod feed;
 mod thread;
 mod wanted;
 
-pub use feed::{FeedBook, FeedStats};
+pub use book::{FeedBook, FeedStats};
 
 use crate::shell::Shell;
 use std::sync::Arc;
@@ -24,8 +29,10 @@ use wanted::Wanted;
 pub struct Feed {
     /// The worker's name.
     pub worker: String,
-    /// Its rank.
+    /// Its rank, below `ranks`.
     pub rank: u16,
+    /// How many ranks the worker has, at least 1: events of others are refused.
+    pub ranks: u16,
     /// The ZMQ endpoint.
     pub endpoint: String,
 }
@@ -58,13 +65,14 @@ impl Ingest {
         self.book.clone()
     }
 
-    /// Follows a feed; the same one again changes nothing, another endpoint replaces the old one.
+    /// Follows the feed of a rank; the same one again changes nothing, another endpoint replaces the old
+    /// one. Where the worker had more ranks before, those beyond are followed no more.
     pub fn subscribe(&self, feed: Feed) {
-        self.book.open(&feed.worker);
+        self.book.open(&feed.worker, feed.rank, feed.ranks);
         self.wanted.add(feed);
     }
 
-    /// Follows a worker no more.
+    /// Follows a worker no more: none of its ranks.
     pub fn unsubscribe(&self, worker: &str) {
         self.book.remove(worker);
         self.wanted.remove(worker);
@@ -82,7 +90,8 @@ impl Ingest {
         }
     }
 
-    /// How a worker's cache is known: `events`, `connecting` or `none`.
+    /// How a worker's cache is known: `events` where each rank that is followed is connected, `connecting`
+    /// where one isn't yet, or `none`.
     #[must_use]
     pub fn state(&self, worker: &str) -> &'static str {
         self.book.state(worker)

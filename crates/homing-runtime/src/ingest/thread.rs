@@ -2,8 +2,9 @@
 //! is connected.
 
 use super::Feed;
-use super::feed::{FeedBook, Stream};
-use super::wanted::{Want, Wanted, Wants};
+use super::book::FeedBook;
+use super::feed::Stream;
+use super::wanted::{Key, Want, Wanted, Wants};
 use crate::shell::Shell;
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -40,15 +41,21 @@ struct Sockets {
     monitor: zmq::Socket,
 }
 
-/// All feeds of the thread.
-struct Feeds {
+/// Opens sockets. A context of libzmq has 1023 of them, and a feed takes three (one is inside its
+/// monitor): a full context is left to its feeds, with whose last it ends, and another one begun.
+struct Links {
     context: zmq::Context,
-    patience: Duration,
     /// Names the sockets' monitors.
     opened: u64,
-    open: BTreeMap<String, Open>,
+}
+
+/// All feeds of the thread.
+struct Feeds {
+    links: Links,
+    patience: Duration,
+    open: BTreeMap<Key, Open>,
     /// The feeds that could not be opened, by serial: said once each.
-    failed: BTreeMap<String, u64>,
+    failed: BTreeMap<Key, u64>,
 }
 
 /// Until nobody wants anything any more.
@@ -57,7 +64,7 @@ pub(super) fn run(shell: &Shell, book: &FeedBook, wanted: &Weak<Wanted>) {
     let mut seen = 0;
     while let Some(wanted) = wanted.upgrade() {
         if let Some(wants) = wanted.news(&mut seen) {
-            feeds.become_as(book, &wants);
+            feeds.become_as(shell, book, &wants);
         }
         drop(wanted);
         feeds.look(shell, book);
@@ -67,39 +74,44 @@ pub(super) fn run(shell: &Shell, book: &FeedBook, wanted: &Weak<Wanted>) {
 impl Feeds {
     fn new(patience: Duration) -> Self {
         Self {
-            context: zmq::Context::new(),
+            links: Links { context: zmq::Context::new(), opened: 0 },
             patience,
-            opened: 0,
             open: BTreeMap::new(),
             failed: BTreeMap::new(),
         }
     }
 
-    /// Closes what is not wanted, and opens what is.
-    fn become_as(&mut self, book: &FeedBook, wants: &Wants) {
-        let still = |worker: &String, serial| wants.get(worker).is_some_and(|w| w.serial == serial);
-        self.open.retain(|worker, o| still(worker, o.want.serial));
-        self.failed.retain(|worker, serial| still(worker, *serial));
-        for (worker, want) in wants {
-            if self.open.contains_key(worker) {
+    /// Closes what is not wanted, and opens what is. A rank that nobody wants followed may do anything to
+    /// its cache from now on, so nothing of it is believed.
+    fn become_as(&mut self, shell: &Shell, book: &FeedBook, wants: &Wants) {
+        let still = |key: &Key, serial| wants.get(key).is_some_and(|w| w.serial == serial);
+        self.open.retain(|key, o| {
+            if !wants.contains_key(key) {
+                o.stream.forget(shell);
+            }
+            still(key, o.want.serial)
+        });
+        self.failed.retain(|key, serial| still(key, *serial));
+        for (key, want) in wants {
+            if self.open.contains_key(key) {
                 continue;
             }
+            let Feed { worker, rank, endpoint, .. } = &want.feed;
             // Its predecessor may have been.
-            book.connected(worker, false);
-            self.opened += 1;
-            match connect(&self.context, &want.feed.endpoint, self.opened) {
+            book.connected(worker, *rank, false);
+            match self.links.open(endpoint) {
                 Ok(sockets) => {
-                    self.failed.remove(worker);
-                    let stream = Stream::new(worker.clone(), want.feed.rank);
+                    self.failed.remove(key);
+                    let stream = Stream::new(&want.feed);
                     let (want, missing) = (want.clone(), Some(Instant::now()));
                     let open = Open { want, stream, sockets, missing, said: false };
-                    self.open.insert(worker.clone(), open);
+                    self.open.insert(key.clone(), open);
                 }
                 Err(error) => {
-                    if self.failed.insert(worker.clone(), want.serial).is_none() {
-                        let endpoint = &want.feed.endpoint;
+                    if self.failed.insert(key.clone(), want.serial).is_none() {
                         tracing::error!(
-                            worker, endpoint, %error, "the worker's KV events can't be followed"
+                            worker, rank, endpoint, %error,
+                            "the worker's KV events can't be followed"
                         );
                     }
                 }
@@ -111,8 +123,7 @@ impl Feeds {
     fn look(&mut self, shell: &Shell, book: &FeedBook) {
         for o in self.open.values_mut() {
             if o.missing.is_some_and(|since| since.elapsed() > self.patience) {
-                self.opened += 1;
-                o.open_again(shell, &self.context, self.opened);
+                o.open_again(shell, &mut self.links);
             }
         }
         let mut items: Vec<zmq::PollItem<'_>> = self
@@ -148,6 +159,19 @@ impl Feeds {
     }
 }
 
+impl Links {
+    fn open(&mut self, endpoint: &str) -> zmq::Result<Sockets> {
+        self.opened += 1;
+        match connect(&self.context, endpoint, self.opened) {
+            Err(zmq::Error::EMFILE) => {
+                self.context = zmq::Context::new();
+                connect(&self.context, endpoint, self.opened)
+            }
+            opened => opened,
+        }
+    }
+}
+
 fn connect(context: &zmq::Context, endpoint: &str, serial: u64) -> zmq::Result<Sockets> {
     let events = context.socket(zmq::SUB)?;
     events.set_linger(0)?;
@@ -173,17 +197,18 @@ fn connect(context: &zmq::Context, endpoint: &str, serial: u64) -> zmq::Result<S
 impl Open {
     /// It has not been connected for too long: what was known of the cache is no longer believed, and new
     /// sockets are tried, since libzmq gives a connection up for good after a protocol error.
-    fn open_again(&mut self, shell: &Shell, context: &zmq::Context, serial: u64) {
+    fn open_again(&mut self, shell: &Shell, links: &mut Links) {
         self.missing = Some(Instant::now());
-        let Feed { worker, endpoint, .. } = &self.want.feed;
+        let Feed { worker, rank, endpoint, .. } = &self.want.feed;
         // An error here would have been one at the first time.
-        if let Ok(sockets) = connect(context, endpoint, serial) {
+        if let Ok(sockets) = links.open(endpoint) {
             self.sockets = sockets;
         }
         if !std::mem::replace(&mut self.said, true) {
             self.stream.forget(shell);
             tracing::warn!(
                 worker,
+                rank,
                 endpoint,
                 "the worker's KV events can't be reached: its cache is unknown until they are; \
                  check the endpoint, or give `kv_events` in its [[workers]]"
@@ -197,7 +222,7 @@ impl Open {
             let Some([a, b, ..]) = frames.first().map(Vec::as_slice) else { continue };
             let event = u16::from_ne_bytes([*a, *b]);
             let connected = event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw();
-            book.connected(&self.want.feed.worker, connected);
+            book.connected(&self.want.feed.worker, self.want.feed.rank, connected);
             self.missing = (!connected).then(Instant::now);
             self.said &= !connected;
         }

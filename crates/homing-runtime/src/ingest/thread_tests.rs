@@ -3,7 +3,8 @@
 use super::*;
 use crate::ingest::{Feed, Ingest};
 use crate::testing::{Lines, eventually, shell};
-use homing_core::index::event::KvEvent;
+use homing_core::hash::EngineHash;
+use homing_core::index::event::{BlockStored, KvEvent};
 use homing_wire::frames::{build_frames, parse_frames};
 use homing_wire::kv_events::{Batch, encode_batch};
 use std::sync::Arc;
@@ -36,7 +37,12 @@ impl Publisher {
     }
 
     fn feed(&self) -> Feed {
-        Feed { worker: W.into(), rank: 0, endpoint: self.endpoint.clone() }
+        self.feed_of(0, 1)
+    }
+
+    /// As the feed of one of so many ranks.
+    fn feed_of(&self, rank: u16, ranks: u16) -> Feed {
+        Feed { worker: W.into(), rank, ranks, endpoint: self.endpoint.clone() }
     }
 
     /// Waits for a subscriber.
@@ -46,7 +52,11 @@ impl Publisher {
 
     /// Publishes so many events in one message.
     fn send(&mut self, events: usize) {
-        let batch = Batch { events: vec![KvEvent::Cleared; events], ..Batch::default() };
+        self.publish(vec![KvEvent::Cleared; events]);
+    }
+
+    fn publish(&mut self, events: Vec<KvEvent>) {
+        let batch = Batch { events, ..Batch::default() };
         let frames = build_frames("kv-events", self.seq, encode_batch(&batch));
         self.seq += 1;
         self.socket.send_multipart(frames, 0).unwrap();
@@ -72,11 +82,11 @@ fn beyond_our_mark_messages_wait_at_their_publisher() {
 #[test]
 fn beyond_the_publishers_mark_it_drops_and_that_shows_as_a_gap() {
     let (shell, book) = (shell("", &[W]), FeedBook::default());
-    book.open(W);
+    book.open(W, 0, 1);
     let mut publisher = Publisher::new(10);
     let mut feeds = Feeds::new(PATIENCE);
-    let wants = Wants::from([(W.to_owned(), publisher.want())]);
-    feeds.become_as(&book, &wants);
+    let wants = Wants::from([((W.to_owned(), 0), publisher.want())]);
+    feeds.become_as(&shell, &book, &wants);
     publisher.awaits();
     // More than the buffers of both systems hold.
     for _ in 0..2_000 {
@@ -94,10 +104,10 @@ fn beyond_the_publishers_mark_it_drops_and_that_shows_as_a_gap() {
 #[test]
 fn a_feed_that_broke_the_protocol_is_forgotten_and_followed_anew() {
     let (shell, book) = (shell("", &[W]), FeedBook::default());
-    book.open(W);
+    book.open(W, 0, 1);
     let mut publisher = Publisher::new(0);
     let mut feeds = Feeds::new(Duration::from_millis(50));
-    feeds.become_as(&book, &Wants::from([(W.to_owned(), publisher.want())]));
+    feeds.become_as(&shell, &book, &Wants::from([((W.to_owned(), 0), publisher.want())]));
     publisher.awaits();
     let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
     let look_until = |feeds: &mut Feeds, publisher: &mut Publisher, cleared: u64| {
@@ -156,21 +166,132 @@ async fn a_feed_is_followed_left_and_followed_again() {
 fn a_feed_that_cannot_be_opened_is_said_once_and_tried_again() {
     const SAID: &str = "the worker's KV events can't be followed";
     let (lines, _guard) = Lines::listen();
-    let book = FeedBook::default();
+    let (shell, book) = (shell("", &[W]), FeedBook::default());
     let mut feeds = Feeds::new(PATIENCE);
     let publisher = Publisher::new(0);
     let mut bad = publisher.want();
     bad.feed.endpoint = "nonsense://".into();
-    let bad = Wants::from([(W.to_owned(), bad)]);
+    let bad = Wants::from([((W.to_owned(), 0), bad)]);
     for _ in 0..3 {
-        feeds.become_as(&book, &bad);
+        feeds.become_as(&shell, &book, &bad);
         assert!(feeds.open.is_empty());
         assert_eq!(lines.count(SAID), 1);
     }
-    feeds.become_as(&book, &Wants::new());
-    feeds.become_as(&book, &bad);
+    feeds.become_as(&shell, &book, &Wants::new());
+    feeds.become_as(&shell, &book, &bad);
     assert_eq!(lines.count(SAID), 2, "anew");
-    let good = Wants::from([(W.to_owned(), Want { serial: 2, ..publisher.want() })]);
-    feeds.become_as(&book, &good);
+    let good = Wants::from([((W.to_owned(), 0), Want { serial: 2, ..publisher.want() })]);
+    feeds.become_as(&shell, &book, &good);
     assert!(feeds.open.len() == 1 && feeds.failed.is_empty());
+}
+
+/// A block of its own for each number.
+fn stored(n: u32) -> KvEvent {
+    KvEvent::Stored(BlockStored {
+        block_hashes: vec![EngineHash(n.into())],
+        token_ids: vec![n; 4],
+        block_size: 4,
+        full_attention: true,
+        ..BlockStored::default()
+    })
+}
+
+#[tokio::test]
+async fn each_rank_has_a_feed_of_its_own() {
+    let shell = shell("", &[W]);
+    let ingest = Ingest::start(shell.clone()).unwrap();
+    let mut ranks = [Publisher::new(0), Publisher::new(0)];
+    let blocks = || shell.core().workers()[0].cached_blocks;
+    for round in 1..=2 {
+        ingest.subscribe(ranks[0].feed_of(0, 2));
+        eventually("one is connected", || ingest.state(W) == "events").await;
+        ingest.subscribe(ranks[1].feed_of(1, 2));
+        assert_eq!(ingest.state(W), "connecting", "the other isn't yet");
+        eventually("both are", || ingest.state(W) == "events").await;
+        ranks.iter().for_each(Publisher::awaits);
+        // The same block, by both: it is one of each rank.
+        ranks.iter_mut().for_each(|publisher| publisher.publish(vec![stored(1)]));
+        eventually("both tell", || ingest.book().stats()[W].stored == 2).await;
+        assert_eq!(blocks(), 2, "round {round}");
+        ranks[1].seq += 1;
+        ranks[1].publish(vec![]);
+        eventually("a hole in one is seen", || ingest.book().stats()[W].gaps == 1).await;
+        assert_eq!(blocks(), 1, "and the other's cache stays known");
+        ingest.unsubscribe(W);
+        assert_eq!((ingest.state(W), ingest.book().stats().len()), ("none", 0));
+        for publisher in &ranks {
+            assert_eq!(publisher.socket.recv_bytes(0).unwrap(), [0], "nobody listens any more");
+        }
+        eventually("what they told is forgotten", || blocks() == 0).await;
+    }
+}
+
+#[test]
+fn a_rank_that_never_connects_holds_back_its_own_cache_only() {
+    let (shell, book) = (shell("", &[W]), FeedBook::default());
+    let mut publisher = Publisher::new(0);
+    // Nobody listens there.
+    let dead = Feed { endpoint: "tcp://127.0.0.1:1".into(), ..publisher.feed_of(1, 2) };
+    let wants = [publisher.feed_of(0, 2), dead].map(|feed| {
+        book.open(W, feed.rank, feed.ranks);
+        ((W.to_owned(), feed.rank), Want { feed, serial: 1 })
+    });
+    let mut feeds = Feeds::new(Duration::from_millis(200));
+    feeds.become_as(&shell, &book, &Wants::from(wants));
+    let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
+    // Not its log line: other tests without a listener may be the first at that call site.
+    let said = |feeds: &Feeds| feeds.open[&(W.to_owned(), 1)].said;
+    while book.stats()[W].stored == 0 || !said(&feeds) {
+        assert!(Instant::now() < until, "{:?}", book.stats());
+        publisher.publish(vec![stored(1)]);
+        feeds.look(&shell, &book);
+    }
+    assert_eq!(book.state(W), "connecting");
+    assert_eq!(shell.core().workers()[0].cached_blocks, 1);
+}
+
+#[test]
+fn a_worker_that_has_fewer_ranks_now_is_not_believed_to_have_more() {
+    let (shell, book) = (shell("", &[W]), FeedBook::default());
+    let wanted = Wanted::default();
+    let mut ranks = [Publisher::new(0), Publisher::new(0)];
+    let mut feeds = Feeds::new(PATIENCE);
+    let want = |feed: Feed| {
+        book.open(W, feed.rank, feed.ranks);
+        wanted.add(feed);
+        wanted.news(&mut { u64::MAX }).unwrap()
+    };
+    want(ranks[0].feed_of(0, 2));
+    feeds.become_as(&shell, &book, &want(ranks[1].feed_of(1, 2)));
+    for publisher in &mut ranks {
+        publisher.awaits();
+        publisher.publish(vec![stored(1)]);
+    }
+    let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
+    while book.stats()[W].stored < 2 || book.state(W) != "events" {
+        assert!(Instant::now() < until, "{:?}", book.stats());
+        feeds.look(&shell, &book);
+    }
+    assert_eq!(shell.core().workers()[0].cached_blocks, 2);
+    feeds.become_as(&shell, &book, &want(ranks[0].feed_of(0, 1)));
+    assert_eq!((feeds.open.len(), shell.core().workers()[0].cached_blocks), (1, 1));
+}
+
+#[test]
+fn more_feeds_than_a_context_has_sockets_for_are_followed() {
+    let (shell, book) = (shell("", &[W]), FeedBook::default());
+    let publisher = Publisher::new(0);
+    let ranks = 400;
+    let wants = (0..ranks).map(|rank| {
+        book.open(W, rank, ranks);
+        ((W.to_owned(), rank), Want { feed: publisher.feed_of(rank, ranks), serial: 1 })
+    });
+    let mut feeds = Feeds::new(PATIENCE);
+    feeds.become_as(&shell, &book, &wants.collect());
+    assert!(feeds.failed.is_empty(), "{} of {ranks}", feeds.failed.len());
+    let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
+    while book.state(W) != "events" {
+        assert!(Instant::now() < until, "each is connected");
+        feeds.look(&shell, &book);
+    }
 }

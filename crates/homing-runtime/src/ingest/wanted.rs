@@ -1,22 +1,25 @@
 //! Which feeds shall be followed: what is wanted, and not a queue of orders. It is as large as the fleet
-//! and no larger, nothing in it can be lost or overtaken, and whoever changes it never waits; the ingest
-//! thread looks at it between messages and makes it so.
+//! with its ranks and no larger, nothing in it can be lost or overtaken, and whoever changes it never
+//! waits; the ingest thread looks at it between messages and makes it so.
 
 use super::Feed;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// One worker's feed.
+/// The feed of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Want {
     /// Where it is.
     pub(super) feed: Feed,
-    /// Tells it from an earlier one of the same worker, even at the same endpoint.
+    /// Tells it from an earlier one of the same rank, even at the same endpoint.
     pub(super) serial: u64,
 }
 
-/// By worker.
-pub(super) type Wants = BTreeMap<String, Want>;
+/// A worker and one of its ranks.
+pub(super) type Key = (String, u16);
+
+/// By worker and rank.
+pub(super) type Wants = BTreeMap<Key, Want>;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -31,24 +34,27 @@ struct State {
 }
 
 impl Wanted {
-    /// Wants a feed, in the place of its worker's other one. The same again only asks for another try,
-    /// should it not be open.
+    /// Wants a feed, in the place of its rank's other one, and none of ranks that the worker has no more.
+    /// The same again only asks for another try, should it not be open.
     pub(super) fn add(&self, feed: Feed) {
         let mut state = self.0.lock();
         state.calls += 1;
-        if state.wants.get(&feed.worker).is_some_and(|w| w.feed == feed) {
+        let key = (feed.worker.clone(), feed.rank);
+        if state.wants.get(&key).is_some_and(|w| w.feed == feed) {
             return;
         }
+        let (worker, ranks) = (feed.worker.as_str(), feed.ranks);
+        state.wants.retain(|(w, rank), _| w != worker || *rank < ranks);
         state.serial += 1;
         let want = Want { serial: state.serial, feed };
-        state.wants.insert(want.feed.worker.clone(), want);
+        state.wants.insert(key, want);
     }
 
-    /// Wants a worker's feed no more.
+    /// Wants a worker's feeds no more.
     pub(super) fn remove(&self, worker: &str) {
         let mut state = self.0.lock();
         state.calls += 1;
-        state.wants.remove(worker);
+        state.wants.retain(|(w, _), _| w != worker);
     }
 
     /// What is wanted, if somebody called since the call that `seen` holds.
@@ -63,13 +69,19 @@ mod tests {
     use super::*;
 
     fn feed(worker: &str, endpoint: &str) -> Feed {
-        Feed { worker: worker.into(), rank: 0, endpoint: endpoint.into() }
+        Feed { worker: worker.into(), rank: 0, ranks: 1, endpoint: endpoint.into() }
     }
 
     fn serials(wanted: &Wanted) -> Vec<(String, u64)> {
         let mut never = u64::MAX;
         let wants = wanted.news(&mut never).unwrap();
-        wants.into_iter().map(|(worker, want)| (worker, want.serial)).collect()
+        wants.into_iter().map(|((worker, _), want)| (worker, want.serial)).collect()
+    }
+
+    /// What is wanted, as `worker/rank`.
+    fn keys(wanted: &Wanted) -> Vec<String> {
+        let wants = wanted.news(&mut { u64::MAX }).unwrap();
+        wants.into_keys().map(|(worker, rank)| format!("{worker}/{rank}")).collect()
     }
 
     #[test]
@@ -100,5 +112,20 @@ mod tests {
         wanted.remove("a");
         assert_eq!(wanted.news(&mut seen).map(|w| w.len()), Some(0));
         assert!(wanted.news(&mut seen).is_none());
+    }
+
+    #[test]
+    fn each_rank_has_a_feed_and_all_go_with_their_worker() {
+        let wanted = Wanted::default();
+        let ranked = |worker: &str, rank, ranks| Feed { rank, ranks, ..feed(worker, "tcp://h:1") };
+        for rank in [2, 0, 1] {
+            wanted.add(ranked("a", rank, 3));
+            wanted.add(ranked("aa", rank, 3));
+        }
+        assert_eq!(keys(&wanted), ["a/0", "a/1", "a/2", "aa/0", "aa/1", "aa/2"]);
+        wanted.add(ranked("aa", 0, 2));
+        assert_eq!(keys(&wanted), ["a/0", "a/1", "a/2", "aa/0", "aa/1"], "it has fewer ranks now");
+        wanted.remove("a");
+        assert_eq!(keys(&wanted), ["aa/0", "aa/1"]);
     }
 }

@@ -4,12 +4,14 @@ use super::problem::{Fault, Problem, Problems};
 use super::raw::{Group, Raw, is_settable};
 use super::types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
-    Policy, Queue, Retry, Routing, Settings, Upstream,
+    OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings, Subagents,
+    Upstream,
 };
 use super::value::Value;
 use super::{Effective, KEYS, Origin, Status, worker};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What a typed setting is made from.
@@ -34,6 +36,7 @@ macro_rules! from_value {
 
 from_value! {
     bool: Value::Bool(yes) => Some(yes),
+    u16: Value::Int(number) => number.try_into().ok(),
     u32: Value::Int(number) => number.try_into().ok(),
     usize: Value::Int(number) | Value::Size(number) => number.try_into().ok(),
     Duration: Value::Duration(span) => Some(span),
@@ -43,7 +46,12 @@ from_value! {
     BTreeMap<String, String>: Value::Labels(labels) => Some(labels),
     serde_json::Map<String, serde_json::Value>: Value::Json(map) => Some(map),
     AffinityMode: Value::Word(word) => Self::from_word(word),
+    OnFull: Value::Word(word) => Self::from_word(word),
+    OnOverload: Value::Word(word) => Self::from_word(word),
+    OnFailure: Value::Word(word) => Self::from_word(word),
     OnDown: Value::Word(word) => Self::from_word(word),
+    RejectAs: Value::Word(word) => Self::from_word(word),
+    Subagents: Value::Word(word) => Self::from_word(word),
     Policy: Value::Word(word) => Self::from_word(word),
     IndexSource: Value::Word(word) => Self::from_word(word),
     LogFormat: Value::Word(word) => Self::from_word(word),
@@ -56,6 +64,22 @@ impl FromValue for Option<Duration> {
             Value::Off => Some(None),
             _ => None,
         }
+    }
+}
+
+impl FromValue for Option<Option<Duration>> {
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Empty => Some(None),
+            value => Option::from_value(value).map(Some),
+        }
+    }
+}
+
+impl FromValue for Option<PathBuf> {
+    fn from_value(value: Value) -> Option<Self> {
+        let path = PathBuf::from(String::from_value(value)?);
+        Some(Some(path).filter(|path| !path.as_os_str().is_empty()))
     }
 }
 
@@ -200,14 +224,34 @@ fn affinity(top: &Group, problems: &mut Problems) -> Result<Affinity, Problem> {
         let mend = "write names joined by dots, e.g. \"metadata.user_id\"";
         problems.push(invalid(top, "affinity.body_fields", &what, mend));
     }
+    let snapshot: Option<PathBuf> = top.read("affinity.snapshot")?;
+    let key_file: Option<PathBuf> = top.read("affinity.key_file")?;
+    if let (Some(path), true) = (&snapshot, snapshot == key_file) {
+        let what = format!(
+            "`affinity.snapshot` and `affinity.key_file` are both \"{}\"",
+            super::problem::echo(&path.display().to_string())
+        );
+        let mend = "give them different files: the snapshot is written over";
+        problems.push(conflict(top, "affinity.snapshot", what, mend));
+    }
     Ok(Affinity {
         ttl: top.read("affinity.ttl")?,
+        prefill_ttl: top.read("affinity.prefill_ttl")?,
         mode: top.read("affinity.mode")?,
         max_sessions: top.read("affinity.max_sessions")?,
+        on_full: top.read("affinity.on_full")?,
+        on_overload: top.read("affinity.on_overload")?,
+        on_failure: top.read("affinity.on_failure")?,
         on_down: top.read("affinity.on_down")?,
+        reject_as: top.read("affinity.reject_as")?,
+        subagents: top.read("affinity.subagents")?,
+        max_parallel: top.read("affinity.max_parallel")?,
+        infer: top.read("affinity.infer")?,
         headers,
         body_fields,
         body_mode: top.read("affinity.body_mode")?,
+        snapshot,
+        key_file,
     })
 }
 

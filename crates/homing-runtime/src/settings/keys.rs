@@ -49,6 +49,8 @@ pub enum Kind {
         max: Duration,
         /// Whether the word `off` is allowed as well.
         off: bool,
+        /// Whether empty text is allowed as well: the value of another key.
+        empty: bool,
     },
     /// A number of bytes, such as `32MiB`.
     Size {
@@ -106,8 +108,6 @@ pub enum Status {
 /// When something is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Step 2: the affinity contract, whole.
-    Contract,
     /// Step 3: knowing what every engine has cached.
     Knowing,
     /// Step 4: choosing well.
@@ -125,7 +125,6 @@ impl Step {
     #[must_use]
     pub fn short(self) -> &'static str {
         match self {
-            Self::Contract => "step 2",
             Self::Knowing => "step 3",
             Self::Choosing => "step 4",
             Self::Gateway => "step 5",
@@ -138,7 +137,6 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Contract => "step 2 of 6, the whole affinity contract",
             Self::Knowing => "step 3 of 6, knowing what every engine has cached",
             Self::Choosing => "step 4 of 6, choosing well",
             Self::Gateway => "step 5 of 6, a gateway for operators",

@@ -25,10 +25,8 @@
 //! | `upstream.tcp_user_timeout` | nothing | the socket option is not set yet |
 //! | `retry.budget` | nothing | retries are bounded by `retry.attempts` alone |
 //! | `overload.*`, `limits.*`, `queue.busy_prefill_tokens` | the defaults | they say "off", or say nothing while the rest is off |
-//! | `affinity.on_overload` | nothing | a worker's own 429 or 503 passes through; it is neither spilled nor counted |
-//! | `affinity.on_failure`, `on_full`, `reject_as`, `subagents`, `soft` | the defaults | what the core does |
-//! | `affinity.max_parallel` | `0` | no bound on one session yet; the documented default is 32 |
-//! | `affinity.key_file`, `snapshot`, `infer`, `prefill_ttl` | the defaults | they say "off" |
+//! | `affinity.soft` | `"keep"` | what the core does |
+//! | `workers.dp_size` | all | but 0 is taken as 1 until ranks are learned from engines |
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
 //! | `index.verify` | `"off"` | predictions are not compared with usage yet; the documented default is `usage` |
@@ -53,7 +51,8 @@ pub use reference::reference_markdown;
 pub use table::{KEYS, SECTIONS};
 pub use types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, Model,
-    OnDown, Policy, Queue, Retry, Routing, Settings, Upstream, Worker,
+    OnDown, OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings,
+    Subagents, Upstream, Worker,
 };
 pub use worker::{UrlError, WorkerUrl};
 
@@ -159,6 +158,10 @@ impl Settings {
 #[cfg(test)]
 #[path = "settings_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "affinity_tests.rs"]
+mod affinity_tests;
 
 #[cfg(test)]
 #[path = "round_trip_tests.rs"]

@@ -144,8 +144,6 @@ fn every_documented_key_is_known() {
         "upstream.tcp_user_timeout",
         "retry.budget",
         "tenants",
-        "affinity.on_overload",
-        "affinity.max_parallel",
         "index.memory",
         "index.verify",
     ];
@@ -277,7 +275,7 @@ fn every_planned_word_is_refused_and_every_built_one_taken() {
     assert_eq!(
         text,
         "homing.toml:2: `routing.policy` = \"latency\" is not built yet (planned: step 4 of 6, \
-         choosing well); write \"kv\", \"least_loaded\", \"round_robin\" or \"random\""
+         choosing well); write \"kv\", \"least_loaded\", \"power_of_two\", \"round_robin\" or \"random\""
     );
 }
 

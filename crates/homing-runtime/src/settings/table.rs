@@ -6,7 +6,10 @@
 
 use super::keys::{Key, Kind, Section, Shape, Status, Step};
 use super::raw::WORKERS_MAX;
-use super::types::{AffinityMode, IndexSource, LogFormat, OnDown, Policy};
+use super::types::{
+    AffinityMode, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload, Policy, RejectAs,
+    Subagents,
+};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -25,6 +28,8 @@ const NAME_BYTES_MAX: usize = 256;
 const MODELS_MAX: usize = 256;
 /// Most headers, body fields and the like: each costs a look at every request.
 const SOURCES_MAX: usize = 64;
+/// Most requests at a time of one session: a wider bound can't be counted.
+const PARALLEL_MAX: u64 = 60_000;
 
 const NAME: Kind = Kind::Text { max: NAME_BYTES_MAX };
 const PATH: Kind = Kind::Text { max: PATH_BYTES_MAX };
@@ -35,7 +40,7 @@ const FRACTION: Kind = Kind::Float { min: 0.0, max: 1.0 };
 const PATIENCE: Kind = span(SECOND, DAY);
 
 const fn span(min: Duration, max: Duration) -> Kind {
-    Kind::Duration { min, max, off: false }
+    Kind::Duration { min, max, off: false, empty: false }
 }
 
 const fn words(built: &'static [&'static str], later: &'static [(&'static str, Step)]) -> Kind {
@@ -184,7 +189,8 @@ pub const KEYS: &[Key] = &[
         "Go on in mid-stream at another worker."),
 
     built("queue.max_requests", Kind::Int { min: 0, max: 1_000_000 }, "0",
-        "Most requests that wait, per partition; 0: only explicit targets wait, at most 1,024."),
+        "Most requests that wait, per partition. 0: only requests with an explicit target, and \
+         Hard sessions under `affinity.on_overload = \"wait\"`, wait; at most 1,024 of them."),
     built("queue.max_wait", span(MS, HOUR), "30s", "Longest wait in the queue; then 504."),
     built("queue.busy_active_requests", Kind::Int { min: 0, max: 1_000_000 }, "0",
         "A worker is busy from so many active requests on; 0: never."),
@@ -205,10 +211,12 @@ pub const KEYS: &[Key] = &[
     later("limits.tokens_per_minute", COUNT, "0", Step::Gateway, "0: no limit."),
     later("limits.max_sessions", COUNT, "0", Step::Gateway, "0: no limit."),
 
-    built("affinity.ttl", Kind::Duration { min: SECOND, max: YEAR, off: true }, "30m",
+    built("affinity.ttl", Kind::Duration { min: SECOND, max: YEAR, off: true, empty: false }, "30m",
         "Idle time-to-live of a binding. `off` makes session ids passive: recorded, without effect."),
-    later("affinity.prefill_ttl", NAME, "", Step::Contract,
-        "The prefill pool's own time-to-live; empty: as `affinity.ttl`."),
+    built("affinity.prefill_ttl",
+        Kind::Duration { min: SECOND, max: YEAR, off: true, empty: true }, "",
+        "The prefill pool's own time-to-live; empty: as `affinity.ttl`. Prefill workers themselves \
+         can't be configured yet."),
     built("affinity.mode", words(AffinityMode::WORDS, &[]), "hard",
         "Whether a session's worker is a rule or a preference. A request may choose its own by \
          `x-homing-affinity`."),
@@ -216,30 +224,28 @@ pub const KEYS: &[Key] = &[
         "What a preference means: kept while the worker is eligible, or weighed against load."),
     built("affinity.max_sessions", Kind::Int { min: 1, max: 100_000_000 }, "1000000",
         "Most bindings of a partition."),
-    built("affinity.on_full", words(&["route_unbound"], &[("evict_idle", Step::Contract)]),
-        "route_unbound",
-        "A new session at a full table: routed without a binding, or in the longest-idle one's \
-         place."),
-    refused("affinity.on_overload", words(&["spill", "reject", "wait", "dispatch"], &[]), "spill",
-        (Step::Contract, "a worker's own 429 or 503 passes through and the session stays"),
-        "A Hard session whose worker is overloaded."),
-    built("affinity.on_failure", words(&["rebind"], &[("reject", Step::Contract)]), "rebind",
-        "A Hard session whose live worker just failed this request."),
+    built("affinity.on_full", words(OnFull::WORDS, &[]), "route_unbound",
+        "A new session at a full table: routed without a binding, or bound in the place of the \
+         longest-idle one."),
+    built("affinity.on_overload", words(OnOverload::WORDS, &[]), "spill",
+        "What a Hard session's request does while its worker is overloaded or answers 429 or 503: \
+         runs elsewhere for this turn, is refused, waits for the worker, or goes to it all \
+         the same."),
+    built("affinity.on_failure", words(OnFailure::WORDS, &[]), "rebind",
+        "A Hard session whose live worker just failed this request: moved, or 503 with the binding \
+         kept."),
     built("affinity.on_down", words(OnDown::WORDS, &[]), "rebind",
         "A Hard session whose worker is Down but still known: moved, or 503 until it is back."),
-    built("affinity.reject_as", words(&["by_cause"], &[("invalid_argument", Step::Contract)]),
-        "by_cause", "The codes of refusals of a Hard session."),
-    built("affinity.subagents", words(&["own"], &[("group", Step::Contract)]), "own",
+    built("affinity.reject_as", words(RejectAs::WORDS, &[]), "by_cause",
+        "The codes of refusals of a Hard session: one for each cause, or 400 `affinity_conflict` \
+         for all."),
+    built("affinity.subagents", words(Subagents::WORDS, &[]), "own",
         "Whether a request with a parent session binds alone, or with its siblings."),
-    Key {
-        path: "affinity.max_parallel",
-        kind: COUNT,
-        default: "32",
-        status: Status::Only { value: "0", step: Step::Contract },
-        doc: "Most requests at a time that count as one session; 0: no bound.",
-    },
-    later("affinity.infer", Kind::Bool, "false", Step::Contract,
-        "Sessions for clients that send no id."),
+    built("affinity.max_parallel", Kind::Int { min: 0, max: PARALLEL_MAX }, "32",
+        "Most requests at a time of one session; further ones are placed as without a session. 0: \
+         no bound."),
+    built("affinity.infer", Kind::Bool, "false",
+        "Whether clients that send no id get a session by how their conversation begins."),
     built("affinity.headers", LIST,
         "x-homing-session-id, x-dynamo-session-affinity-id, x-dynamo-session-id, \
          x-claude-code-session-id, x-session-id, session-id, session_id, x-session-affinity, \
@@ -252,13 +258,14 @@ pub const KEYS: &[Key] = &[
     built("affinity.body_mode", words(AffinityMode::WORDS, &[]), "soft",
         "The mode of sessions that a body field names; one such key may be shared by a whole \
          application."),
-    later("affinity.snapshot", PATH, "", Step::Contract,
-        "A file that keeps bindings across restarts."),
-    later("affinity.key_file", PATH, "", Step::Contract,
-        "A file with the 32 bytes that key the session digests; empty: drawn anew at each start."),
+    built("affinity.snapshot", PATH, "",
+        "A file that keeps bindings across restarts; empty: none."),
+    built("affinity.key_file", PATH, "",
+        "A file with the 32 bytes that key the session digests. Empty: drawn once and kept in the \
+         snapshot; without one, drawn anew at each start."),
 
     built("routing.policy",
-        words(Policy::WORDS, &[("power_of_two", Step::Contract), ("latency", Step::Choosing)]),
+        words(Policy::WORDS, &[("latency", Step::Choosing)]),
         "kv", "How a worker is chosen among the eligible ones."),
 
     built("index.source", words(IndexSource::WORDS, &[("approximate", Step::Knowing)]), "auto",
@@ -320,7 +327,8 @@ pub const KEYS: &[Key] = &[
         &[("prefill", Step::After), ("decode", Step::After)]), "aggregated",
         "What it does."),
     built("workers.dp_size", Kind::Int { min: 0, max: 4096 }, "0",
-        "Data-parallel ranks behind the URL. Only 0 and 1 until ranks are built (step 3)."),
+        "Data-parallel ranks behind the URL. 0: learned from the engine, which this version takes \
+         as 1 until ranks are learned (step 5)."),
     built("workers.kv_events", NAME, "",
         "The ZMQ endpoint of its KV events, `tcp://host:port`. Empty: the engine is asked."),
     later("workers.kv_replay", NAME, "", Step::Knowing, "The ZMQ endpoint of its replay socket."),

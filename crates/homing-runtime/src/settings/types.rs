@@ -70,12 +70,69 @@ words! {
 }
 
 words! {
+    /// What happens to a new session at a full table (rule R15).
+    OnFull {
+        /// It is routed without a binding.
+        RouteUnbound = "route_unbound",
+        /// It takes the place of the longest-idle binding that has no lease.
+        EvictIdle = "evict_idle",
+    }
+}
+
+words! {
+    /// What a Hard session's request does while its worker is overloaded, or itself answers 429
+    /// or 503 (rule R07).
+    OnOverload {
+        /// It is served elsewhere and the binding is kept; the third such turn in a row re-binds.
+        Spill = "spill",
+        /// 429, or the worker's own answer; the binding is kept.
+        Reject = "reject",
+        /// It is queued for its worker until its deadline.
+        Wait = "wait",
+        /// The verdict is ignored.
+        Dispatch = "dispatch",
+    }
+}
+
+words! {
+    /// What happens to a Hard session whose live worker just failed this request (rule R07).
+    OnFailure {
+        /// It moves, and binds where it runs.
+        Rebind = "rebind",
+        /// 503; the binding is kept.
+        Reject = "reject",
+    }
+}
+
+words! {
+    /// How refusals of a live Hard binding are told to the client (rule R07).
+    RejectAs {
+        /// Each cause has its status and code.
+        ByCause = "by_cause",
+        /// All are 400 `affinity_conflict`, the cause in the message.
+        InvalidArgument = "invalid_argument",
+    }
+}
+
+words! {
+    /// How a request with a parent session binds (rule R18).
+    Subagents {
+        /// Alone, by its own id.
+        Own = "own",
+        /// With its siblings: all children of one parent share a binding.
+        Group = "group",
+    }
+}
+
+words! {
     /// How a worker is chosen among the eligible ones.
     Policy {
         /// By what is cached where, and by load.
         Kv = "kv",
         /// By load alone.
         LeastLoaded = "least_loaded",
+        /// The less loaded of two that are drawn.
+        PowerOfTwo = "power_of_two",
         /// In turn.
         RoundRobin = "round_robin",
         /// By a draw.
@@ -198,7 +255,8 @@ pub struct Retry {
 /// `[queue]`: per partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Most requests that wait; 0: only explicit targets wait, at most 1,024. Default 0.
+    /// Most requests that wait. 0: only requests with an explicit target, and Hard sessions under
+    /// [`OnOverload::Wait`], wait; at most 1,024 of them. Default 0.
     pub max_requests: usize,
     /// Longest wait; then 504. Default 30 s.
     pub max_wait: Duration,
@@ -211,18 +269,40 @@ pub struct Queue {
 pub struct Affinity {
     /// Idle time-to-live of a binding; `None` makes session ids passive. Default 30 min.
     pub ttl: Option<Duration>,
+    /// The prefill pool's own, which may be on while `ttl` is off: `None` is as `ttl`,
+    /// `Some(None)` is off. Default `None`.
+    pub prefill_ttl: Option<Option<Duration>>,
     /// The mode of sessions that a header names. Default hard.
     pub mode: AffinityMode,
-    /// Most bindings of a partition; further sessions are routed unbound. Default 1,000,000.
+    /// Most bindings of a partition. Default 1,000,000.
     pub max_sessions: usize,
+    /// What a new session does at a full table. Default route_unbound.
+    pub on_full: OnFull,
+    /// What a Hard session does whose worker is overloaded. Default spill.
+    pub on_overload: OnOverload,
+    /// What a Hard session does whose live worker just failed it. Default rebind.
+    pub on_failure: OnFailure,
     /// What a Hard session does whose worker is Down. Default rebind.
     pub on_down: OnDown,
+    /// How refusals of a Hard session are told. Default by_cause.
+    pub reject_as: RejectAs,
+    /// How a request with a parent session binds. Default own.
+    pub subagents: Subagents,
+    /// Most requests at a time of one session, at most 60,000; 0: no bound. Default 32.
+    pub max_parallel: u32,
+    /// Whether clients that send no id get a session by how their conversation begins (rule R27
+    /// bounds what one opener can hold). Default false.
+    pub infer: bool,
     /// Headers that may name a session, in order of precedence, lower case, without repeats.
     pub headers: Vec<String>,
     /// Dotted fields of the body that may name a session, in order, asked after the headers.
     pub body_fields: Vec<String>,
     /// The mode of sessions that a body field names. Default soft.
     pub body_mode: AffinityMode,
+    /// A file that keeps bindings across restarts. Default none.
+    pub snapshot: Option<PathBuf>,
+    /// A file with the 32 bytes that key the session digests; unread here. Default none.
+    pub key_file: Option<PathBuf>,
 }
 
 /// `[routing]`.
@@ -267,6 +347,9 @@ pub struct Worker {
     pub id: String,
     /// Where it is.
     pub url: WorkerUrl,
+    /// Data-parallel ranks behind the URL, 1 to 4,096. Default 1, also where the file says 0 (to be
+    /// learned from the engine) until ranks are learned.
+    pub dp_size: u16,
     /// The ZMQ endpoint of its KV events; `None`: the engine is asked.
     pub kv_events: Option<String>,
     /// Labels, for requests that require some. Default none.

@@ -26,6 +26,8 @@ pub(super) enum Value {
     Duration(Duration),
     /// The word `off` where a duration may stand.
     Off,
+    /// Empty text where a duration may stand.
+    Empty,
     /// Bytes.
     Size(u64),
     Listen(SocketAddr),
@@ -70,7 +72,9 @@ pub(super) fn from_text(kind: &Kind, text: &str) -> Result<Value, Misfit> {
                 format!("write a number from {min} to {max}"),
             )),
         },
-        Kind::Duration { min, max, off } => duration(text, min, max, off),
+        Kind::Duration { off: true, .. } if text == "off" => Ok(Value::Off),
+        Kind::Duration { empty: true, .. } if text.is_empty() => Ok(Value::Empty),
+        Kind::Duration { min, max, off, empty } => duration(text, min, max, &or_words(off, empty)),
         Kind::Size { min, max } => size(text, min, max),
         Kind::Listen => listen(text),
         Kind::Text { max } => plain(text, max).map(|()| Value::Text(text.to_owned())),
@@ -142,24 +146,25 @@ fn out_of_range(min: u64, max: u64) -> Misfit {
     )
 }
 
-fn duration(text: &str, min: Duration, max: Duration, off: bool) -> Result<Value, Misfit> {
-    if off && text == "off" {
-        return Ok(Value::Off);
-    }
-    let or_off = if off { ", or \"off\"" } else { "" };
+/// What else may stand where a duration does, as the end of a sentence.
+fn or_words(off: bool, empty: bool) -> String {
+    let off = if off { ", or \"off\"" } else { "" };
+    let empty = if empty { ", or \"\"" } else { "" };
+    format!("{off}{empty}")
+}
+
+fn duration(text: &str, min: Duration, max: Duration, or: &str) -> Result<Value, Misfit> {
     let range =
         format!("{} to {}", humantime::format_duration(min), humantime::format_duration(max));
     match humantime::parse_duration(text) {
         Ok(span) if span >= min && span <= max => Ok(Value::Duration(span)),
         Ok(_) => Err(wrong(
             format!("is not within {range}"),
-            format!("write a duration from {range}{or_off}"),
+            format!("write a duration from {range}{or}"),
         )),
         Err(_) => Err(wrong(
             "is not a duration",
-            format!(
-                "write a number with its unit, e.g. \"30s\" or \"1h 30m\", from {range}{or_off}"
-            ),
+            format!("write a number with its unit, e.g. \"30s\" or \"1h 30m\", from {range}{or}"),
         )),
     }
 }
@@ -324,11 +329,11 @@ pub(super) fn describe(kind: &Kind) -> String {
         Kind::Bool => "true or false".to_owned(),
         Kind::Int { min, max } => format!("a whole number, {min} to {max}"),
         Kind::Float { min, max } => format!("a number, {min} to {max}"),
-        Kind::Duration { min, max, off } => format!(
+        Kind::Duration { min, max, off, empty } => format!(
             "a duration, {} to {}{}",
             humantime::format_duration(*min),
             humantime::format_duration(*max),
-            if *off { ", or \"off\"" } else { "" }
+            or_words(*off, *empty)
         ),
         Kind::Size { min, max } => format!("a size, {} to {}", size_text(*min), size_text(*max)),
         Kind::Listen => "an address to listen on".to_owned(),
@@ -371,6 +376,7 @@ impl Value {
             Self::Float(number) => format!("{number:?}"),
             Self::Duration(span) => quote(&humantime::format_duration(*span).to_string()),
             Self::Off => quote("off"),
+            Self::Empty => quote(""),
             Self::Size(bytes) => quote(&size_text(*bytes)),
             Self::Listen(address) => quote(&address.to_string()),
             Self::Text(text) => quote(text),

@@ -7,14 +7,10 @@ use super::types::{Model, Worker};
 use super::{Origin, Step};
 use std::collections::HashMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Longest id of a worker, in bytes: it is a header's value and a metric's label.
 const ID_BYTES_MAX: usize = 128;
-
-/// Most ranks behind one URL until ranks are built.
-const RANKS_BUILT: u32 = 1;
 
 /// Where a worker is: plain HTTP, a host with its port, and a base path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -108,7 +104,7 @@ pub(super) fn models(groups: &[Group], problems: &mut Problems) -> Result<Vec<Mo
     let mut seen = HashMap::new();
     for group in groups {
         let name: String = group.read("models.name")?;
-        let tokenizer: String = group.read("models.tokenizer")?;
+        let tokenizer = group.read("models.tokenizer")?;
         let chat_template_kwargs = group.read("models.chat_template_kwargs")?;
         if group.is_unreadable("models.name") {
             continue;
@@ -121,7 +117,6 @@ pub(super) fn models(groups: &[Group], problems: &mut Problems) -> Result<Vec<Mo
             problems.push(twice(group, "models.name", &name, first, "describe each model once"));
             continue;
         }
-        let tokenizer = Some(PathBuf::from(tokenizer)).filter(|path| !path.as_os_str().is_empty());
         models.push(Model { name, tokenizer, chat_template_kwargs });
     }
     Ok(models)
@@ -133,7 +128,8 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
     let mut seen = HashMap::new();
     let mut places = HashMap::new();
     for group in groups {
-        check_ranks(group, problems)?;
+        // 0 asks for what the engine says; until that is learned, it is one rank.
+        let dp_size = group.read::<u16>("workers.dp_size")?.max(1);
         let kv_events = kv_events(group, problems)?;
         let labels = group.read("workers.labels")?;
         let Some(url) = url(group, problems)? else { continue };
@@ -148,7 +144,7 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
             problems.push(twice(group, "workers.url", &url.to_string(), first, mend));
             continue;
         }
-        workers.push(Worker { id, url, kv_events, labels });
+        workers.push(Worker { id, url, dp_size, kv_events, labels });
     }
     Ok(workers)
 }
@@ -202,18 +198,6 @@ fn id(group: &Group, url: &WorkerUrl, problems: &mut Problems) -> Result<Option<
         return Ok(None);
     }
     Ok(Some(id))
-}
-
-fn check_ranks(group: &Group, problems: &mut Problems) -> Result<(), Problem> {
-    let ranks: u32 = group.read("workers.dp_size")?;
-    if ranks > RANKS_BUILT {
-        let what = format!("is not built yet (planned: {})", Step::Knowing);
-        let mend = "write 1, or start the engine with one URL for each rank";
-        let mut problem = invalid(group, "workers.dp_size", &what, mend);
-        problem.fault = Fault::NotBuilt;
-        problems.push(problem);
-    }
-    Ok(())
 }
 
 fn kv_events(group: &Group, problems: &mut Problems) -> Result<Option<String>, Problem> {

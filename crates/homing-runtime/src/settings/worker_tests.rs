@@ -71,7 +71,10 @@ fn workers_and_models_are_checked_one_by_one() {
         ("[[models]]\nname = \"m\"\n[[models]]\nname = \"m\"", "so is that of `models[0]`"),
         ("[[workers]]\nurl = \"http://h:1\"\nid = \"a b\"", "is not an id"),
         ("[[workers]]\nurl = \"http://h:1\"\nid = \"a,b\"", "is not an id"),
-        ("[[workers]]\nurl = \"http://h:1\"\ndp_size = 2", "is not built yet (planned: step 3"),
+        (
+            "[[workers]]\nurl = \"http://h:1\"\ndp_size = 4097",
+            "`workers[0].dp_size` = 4097 is not a whole number from 0 to 4096",
+        ),
         ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"tcp://*:5557\"", "is not an endpoint"),
         ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"h:5557\"", "is not an endpoint"),
         ("[[workers]]\nurl = \"http://h:1\"\nlabels = { a = 1 }", "has a bad label \"a\""),
@@ -94,6 +97,22 @@ fn workers_and_models_are_checked_one_by_one() {
         assert!(text.contains(expected), "{text}");
     }
     load("tenants = []\nworkers = []\n[overload]\n");
+}
+
+#[test]
+fn ranks_are_counted_and_none_given_is_one() {
+    let ranks = |line: &str| {
+        load(&format!("[[workers]]\nurl = \"http://h:1\"\n{line}\n")).workers[0].dp_size
+    };
+    for (line, expected) in [
+        ("", 1),
+        ("dp_size = 0", 1),
+        ("dp_size = 1", 1),
+        ("dp_size = 2", 2),
+        ("dp_size = 4096", 4096),
+    ] {
+        assert_eq!(ranks(line), expected, "{line}");
+    }
 }
 
 #[test]

@@ -8,10 +8,12 @@
 //! as in Python's `json`, which is what the engines read bodies with. Nesting costs no stack: what is
 //! not looked into is scanned by serde_json without recursion.
 
+mod opening;
 mod prompt;
 mod session;
 mod top;
 
+pub use opening::{Opening, PieceKind};
 pub use prompt::PromptInput;
 pub use session::{BodyPaths, BodySession, MAX_BODY_SESSION_BYTES, PathError};
 
@@ -186,6 +188,12 @@ impl<'a> ChatView<'a> {
             truncate_prompt_tokens: top.truncate_prompt_tokens,
         };
         Ok(Self { common, messages, template })
+    }
+
+    /// What of it stays while the conversation grows.
+    #[must_use]
+    pub const fn opening(&self) -> Opening<'a> {
+        Opening { messages: self.messages, tools: self.template.tools }
     }
 }
 

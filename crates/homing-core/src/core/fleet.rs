@@ -1,0 +1,120 @@
+//! What the world says of workers, on its way to the partitions: the registry says what it means, and each
+//! partition that it concerns hears of it under the registry's lock, so that none sees half of it.
+
+use super::{Cell, SelectionCore};
+use crate::fleet::{FleetChange, FleetError, FleetEvent, Registry};
+use crate::ids::{PartitionId, WorkerId};
+use crate::partition::Partition;
+use crate::time::Time;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+impl SelectionCore {
+    /// The configuration promises this model name.
+    pub fn declare(&self, model: &str) {
+        self.registry.write().declare(model);
+    }
+
+    /// The fleet has changed.
+    ///
+    /// # Errors
+    /// [`FleetError`]; nothing has changed then.
+    pub fn handle_fleet(
+        &self,
+        now: Time,
+        change: FleetChange,
+    ) -> Result<Vec<FleetEvent>, FleetError> {
+        // What a worker's partition must know of it can change without an event.
+        let (mut touched, name) = match &change {
+            FleetChange::Serves(id, _)
+            | FleetChange::Ranks(id, _)
+            | FleetChange::Drain(id, _)
+            | FleetChange::Unsure(id) => (Some(*id), None),
+            FleetChange::Register(spec) => (None, Some(spec.name.clone())),
+            _ => (None, None),
+        };
+        let mut registry = self.registry.write();
+        let events = registry.apply(change)?;
+        for event in &events {
+            match event {
+                FleetEvent::Removed(id) | FleetEvent::Reborn { old: id, .. } => {
+                    self.remove_from(*id, None);
+                }
+                FleetEvent::Placed(id, p) => self.remove_from(*id, Some(*p)),
+                _ => {}
+            }
+            if let FleetEvent::Registered(id)
+            | FleetEvent::Reborn { new: id, .. }
+            | FleetEvent::State(id, _) = event
+            {
+                self.update_row(&registry, *id);
+            }
+        }
+        touched = touched.or_else(|| registry.by_name(&name?));
+        if let Some(id) = touched {
+            self.update_row(&registry, id);
+        }
+        drop(registry);
+        for event in &events {
+            if let FleetEvent::Registered(id)
+            | FleetEvent::Reborn { new: id, .. }
+            | FleetEvent::Placed(id, _) = event
+            {
+                self.take_up(now, *id);
+            }
+        }
+        Ok(events)
+    }
+
+    fn remove_from(&self, worker: WorkerId, except: Option<PartitionId>) {
+        for (i, cell) in self.cells.read().iter().enumerate() {
+            if except.is_none_or(|p| p.0 as usize != i) {
+                self.with(cell, |state| state.remove_row(worker));
+                cell.index(|index| index.forget(worker));
+            }
+        }
+    }
+
+    /// Tells its partition how a worker is. Whoever serves nothing known yet may be where a kept binding
+    /// leads: every partition hears of it.
+    fn update_row(&self, registry: &Registry, worker: WorkerId) {
+        let Some((partition, row)) = registry.row(worker) else {
+            if let Some(row) = registry.unplaced().find(|row| row.info.id == worker) {
+                for cell in self.cells.read().iter() {
+                    self.with(cell, |state| state.set_unplaced(row.clone()));
+                }
+            }
+            return;
+        };
+        self.grow(registry, partition);
+        for (i, cell) in self.cells.read().iter().enumerate() {
+            self.with(cell, |state| match i == partition.0 as usize {
+                true => state.set_row(row.clone()),
+                false => state.is_placed(worker),
+            });
+        }
+    }
+
+    /// Makes the partitions up to this one.
+    pub(super) fn grow(&self, registry: &Registry, partition: PartitionId) {
+        if self.cell(partition).is_some() {
+            return;
+        }
+        let mut cells = self.cells.write();
+        while cells.len() <= partition.0 as usize {
+            let id = PartitionId(u32::try_from(cells.len()).unwrap_or(u32::MAX));
+            let (pool, role) = match registry.partition(id) {
+                Some((pool, role)) => (pool.clone(), role),
+                None => Default::default(),
+            };
+            let seed = self.seed ^ (u64::from(id.0) << 32);
+            let policy = (self.policies.0)();
+            let settings = self.settings.clone();
+            let mut state = Partition::new(id, role, settings, policy, seed, self.writer);
+            registry.unplaced().for_each(|row| state.set_unplaced(row));
+            let state = Mutex::new(state);
+            let (index, block_size) = Default::default();
+            cells.push(Arc::new(Cell { pool, role, index, block_size, state }));
+        }
+    }
+}

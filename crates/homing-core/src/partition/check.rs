@@ -1,0 +1,66 @@
+//! What must always be true of a partition, looked at after every call in debug builds.
+
+use super::Partition;
+use super::decide::UNUSABLE;
+use crate::ask::{Admission, Ask};
+use crate::queue::Line;
+
+/// A debug build looks at the invariants after each of so many calls, and later after one in
+/// [`CHECK_ONE_IN`]: checks walk whole tables, and a debug build under load must not get slower with
+/// every session. Tests that want each step checked call [`Partition::check`] themselves.
+#[cfg(debug_assertions)]
+const CHECK_ALL_OF: u32 = 4096;
+/// See [`CHECK_ALL_OF`].
+#[cfg(debug_assertions)]
+const CHECK_ONE_IN: u32 = 64;
+
+impl Partition {
+    pub(super) fn checked(&mut self, admission: Admission) -> Admission {
+        self.debug_check();
+        admission
+    }
+
+    /// After every public mutator, in debug builds.
+    pub(super) fn debug_check(&mut self) {
+        #[cfg(debug_assertions)]
+        {
+            self.calls = self.calls.wrapping_add(1);
+            if self.calls <= CHECK_ALL_OF || self.calls.is_multiple_of(CHECK_ONE_IN) {
+                self.check();
+            }
+        }
+    }
+
+    /// Invariants, after every public call.
+    ///
+    /// # Panics
+    /// When one is violated.
+    pub fn check(&self) {
+        if let Some(table) = &self.table {
+            table.check();
+        }
+        self.ledger.check();
+        self.lines.check();
+        assert!(self.rows.is_sorted_by_key(|r| r.info.id), "rows out of order");
+        assert!(
+            !self.someone_free()
+                || self.lines.someone_awake(Line::Any)
+                || self.lines.all_tried(Line::Any),
+            "somebody waits, somebody is free, and nobody was woken"
+        );
+        let usable =
+            |ask: &Ask| self.candidates(self.latest, ask).iter().any(|c| !c.fit.any(UNUSABLE));
+        let hopeless = self.lines.asks(Line::Any).any(|ask| !usable(ask));
+        assert!(
+            !hopeless || self.lines.someone_awake(Line::Any),
+            "somebody waits for workers that are gone, and nobody was woken"
+        );
+        for line in self.lines.tied() {
+            let seen = self.lines.someone_awake(line) || self.lines.all_tried(line);
+            let due = self.is_open(line) || self.shaken.contains(&line);
+            assert!(!due || seen, "nobody was woken for {line:?}");
+        }
+        let waited = |line: &Line| !self.lines.is_empty(*line);
+        assert!(self.shaken.iter().all(waited), "a line that nobody waits in");
+    }
+}

@@ -1,0 +1,90 @@
+//! From a request to what the core must know of it: model, session, steering, prompt. Real requests and
+//! previews are read by the same code.
+
+use super::proxy::Failed;
+use super::record::Record;
+use super::reply::Error;
+use super::service::Endpoint;
+use super::steering::Steering;
+use super::{Gateway, infer, prompt};
+use bytes::Bytes;
+use homing_core::affinity::Outcome;
+use homing_core::ask::Ask;
+use homing_wire::request::{ChatView, CommonView, CompletionView, Opening, RequestError};
+use http::HeaderMap;
+use tokio::time::Instant;
+
+/// Everything that the core must know of the request; and whether it wants a stream.
+pub(super) async fn of(
+    gateway: &Gateway,
+    endpoint: Endpoint,
+    headers: &HeaderMap,
+    steering: &Steering,
+    body: &Bytes,
+    record: &mut Record,
+    until: Instant,
+) -> Result<(Ask, bool), Failed> {
+    let core = gateway.shell.core();
+    let secret = gateway.shell.secret();
+    let View { common, opening, cut } =
+        view(gateway, endpoint, body).map_err(|e| gateway.early(headers, Error::request(&e)))?;
+    let opening = || infer::hash(secret, opening?);
+    let found = gateway.finder.find(headers, steering, &common, opening)?;
+    if let Some(metrics) = record.metrics() {
+        metrics.ignored_keys.inc_by(u64::from(found.ignored));
+    }
+    let named = found.named;
+    let with_session = named.is_some() && gateway.settings.affinity.ttl.is_some();
+    let unroutable = |e| Error::route(&common.model, e).with_session(with_session);
+    let route = core.route(&common.model).map_err(unroutable)?;
+    record.model = Some(route.model.clone());
+    // Tenants come with the gateway's keys; until then all callers are one.
+    let session = named.map(|n| n.session(secret, "", &route.adapter));
+    record.session = session.map(|session| secret.digest(session.key));
+    if with_session {
+        // True until something else is known: its client may leave at any point.
+        record.outcome = Outcome::Unbound;
+    }
+    let known = prompt::of(gateway, endpoint, &route, &common, cut, body).await;
+    if let (Some(metrics), true) = (record.metrics(), known.untokenized) {
+        metrics.untokenized.inc();
+    }
+    record.prompt_tokens = known.exact.then_some(known.prompt.tokens);
+    // Zero stands for "predicted: nothing"; what is unknown says nothing.
+    record.cached_tokens = known.exact.then_some(0);
+    let mut ask = Ask::new(route.partition, route.name, known.prompt);
+    ask.session = session;
+    (ask.explicit, ask.constraints) = (steering.explicit(), steering.constraints());
+    ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
+    Ok((ask, common.stream))
+}
+
+/// What routing must know of a body.
+struct View<'a> {
+    common: CommonView<'a>,
+    /// How the conversation opens; only a chat does.
+    opening: Option<Opening<'a>>,
+    /// The engine is to cut its prompt.
+    cut: bool,
+}
+
+fn view<'a>(
+    gateway: &Gateway,
+    endpoint: Endpoint,
+    body: &'a [u8],
+) -> Result<View<'a>, RequestError> {
+    let paths = &gateway.body_paths;
+    Ok(match endpoint {
+        Endpoint::Chat => {
+            let view = ChatView::parse(body, paths)?;
+            let opening = Some(view.opening());
+            let cut = view.template.truncate_prompt_tokens.is_some();
+            View { common: view.common, opening, cut }
+        }
+        Endpoint::Completions => {
+            let view = CompletionView::parse(body, paths)?;
+            let cut = view.truncate_prompt_tokens.is_some();
+            View { common: view.common, opening: None, cut }
+        }
+    })
+}

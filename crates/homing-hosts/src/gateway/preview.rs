@@ -1,0 +1,108 @@
+//! A decision that is not acted upon, in JSON: the gateway reads the request as it would read a real one,
+//! and asks the core where it would go (R16). Nothing is held, bound, refreshed or sent.
+
+use super::record::Record;
+use super::service::Endpoint;
+use super::steering::Steering;
+use super::{Gateway, ask};
+use bytes::Bytes;
+use homing_core::affinity::Steer;
+use homing_core::core::WorkerView;
+use homing_core::explain::Preview;
+use homing_core::ids::{Target, WorkerId};
+use http::HeaderMap;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+impl Gateway {
+    /// What would become of a request; `None` for a path that is not routed.
+    pub(crate) async fn preview(
+        &self,
+        endpoint: &str,
+        headers: HeaderMap,
+        body: &Bytes,
+    ) -> Option<Value> {
+        let endpoint = Endpoint::of(endpoint)?;
+        let mut record = Record::unrecorded(self, &headers, endpoint.label());
+        let until = Instant::now() + self.settings.gateway.request_timeout;
+        let asked = match Steering::parse(&headers) {
+            Ok(steering) => {
+                ask::of(self, endpoint, &headers, &steering, body, &mut record, until).await
+            }
+            Err(error) => Err(self.early(&headers, error).into()),
+        };
+        let answer = match asked {
+            Err(error) => refused(&error),
+            Ok((mut ask, _)) => {
+                let core = self.shell.core();
+                ask.overlaps = core.overlaps(ask.partition, &ask.prompt);
+                match core.preview(self.shell.now(), &ask) {
+                    Some(preview) => self.told(&preview, &record),
+                    None => refused(&super::reply::Error::not_found("no such partition")),
+                }
+            }
+        };
+        Some(answer)
+    }
+
+    fn told(&self, preview: &Preview, record: &Record) -> Value {
+        let workers = self.shell.core().workers();
+        let name = |id: WorkerId| {
+            workers.iter().find(|w: &&WorkerView| w.info.id == id).map(|w| &*w.info.spec.name)
+        };
+        let at = |t: Option<Target>| {
+            t.map(|t| json!({"worker": name(t.worker), "dp_rank": t.rank.map(|r| r.0)}))
+        };
+        let steer = preview.steer.map(|steer| match steer {
+            Steer::Free => "free",
+            Steer::Pin(_) => "pin",
+            Steer::Prefer(_) => "prefer",
+            Steer::Tentative(_) => "join",
+        });
+        let candidates: Vec<_> = preview
+            .candidates
+            .iter()
+            .map(|(c, cost)| {
+                json!({
+                    "worker": name(c.worker),
+                    "dp_rank": c.rank.0,
+                    "cost": cost,
+                    "overlap_blocks": c.overlap,
+                    "active_requests": c.load.active_requests,
+                    "active_prefill_tokens": c.load.prefill_tokens,
+                    "active_blocks": c.load.blocks,
+                    // What speaks against it; empty: nothing.
+                    "against": c.fit.words().collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        let refusal = preview.refusal.map(|r| self.refusal(r).described());
+        json!({
+            "worker": preview.target.and_then(|t| name(t.worker)),
+            "dp_rank": preview.target.and_then(|t| t.rank).map(|r| r.0),
+            "model": record.model.as_deref(),
+            "waits": preview.waits,
+            "error": refusal,
+            "session": {
+                "key_digest": record.session.map(|s| s.to_string()),
+                "affinity": preview.outcome.word(),
+                "home": at(preview.home),
+                "steer": steer,
+            },
+            "prompt_tokens": record.prompt_tokens,
+            "candidates": candidates,
+        })
+    }
+}
+
+/// A request that never comes to a decision.
+fn refused(error: &super::reply::Error) -> Value {
+    json!({
+        "worker": null,
+        "dp_rank": null,
+        "waits": false,
+        "error": error.described(),
+        "session": {"affinity": error.outcome().word()},
+        "candidates": [],
+    })
+}

@@ -1,0 +1,49 @@
+//! `homing bench`: that it runs, and the shape of what it prints; never how fast it was.
+
+use homing_e2e::binary;
+use serde_json::Value;
+use std::io;
+use std::process::{Command, Output};
+
+fn bench(args: &[&str]) -> Option<io::Result<Output>> {
+    Some(Command::new(binary()?).arg("bench").args(args).output())
+}
+
+#[test]
+fn json_is_one_object_with_the_figures_of_each_part_that_is_measured() {
+    for args in [&["--quick", "--json"][..], &["--quick", "--json", "--only", "affinity"]] {
+        let Some(out) = bench(args) else { return };
+        let out = out.unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let parts: Vec<&String> = report.as_object().unwrap().keys().collect();
+        assert_eq!(parts, ["affinity"], "{report}");
+        let names = ["cycles_per_s", "hot_cycles_per_s", "longest_call_us", "bytes_per_binding"];
+        let affinity = report["affinity"].as_object().unwrap();
+        assert_eq!(affinity.keys().collect::<Vec<_>>(), names, "{report}");
+        for name in names {
+            assert!(affinity[name].as_f64().is_some_and(|x| x > 0.0), "{name}: {report}");
+        }
+    }
+}
+
+#[test]
+fn people_get_a_table_and_lines_of_progress_where_there_is_no_terminal() {
+    let Some(out) = bench(&["--quick"]) else { return };
+    let out = out.unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let (stdout, stderr) =
+        (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
+    for row in ["turns a second", "longest call, growing", "longest call, expiring", "memory"] {
+        assert!(stdout.contains(row), "no {row:?} in\n{stdout}");
+    }
+    assert!(stderr.contains("round 3 of 3"), "{stderr}");
+}
+
+#[test]
+fn a_part_that_is_not_there_is_bad_usage() {
+    let Some(out) = bench(&["--only", "gravity"]) else { return };
+    let out = out.unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("affinity"), "it names those there are");
+}
