@@ -11,18 +11,33 @@ fn bench(args: &[&str]) -> Option<io::Result<Output>> {
 
 #[test]
 fn json_is_one_object_with_the_figures_of_each_part_that_is_measured() {
-    for args in [&["--quick", "--json"][..], &["--quick", "--json", "--only", "affinity"]] {
+    let all = [&["--quick", "--json"][..], &["--quick", "--json", "--only", "affinity"]];
+    for (args, wanted) in all.into_iter().zip([&["affinity", "index"][..], &["affinity"]]) {
         let Some(out) = bench(args) else { return };
         let out = out.unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         let report: Value = serde_json::from_slice(&out.stdout).unwrap();
         let parts: Vec<&String> = report.as_object().unwrap().keys().collect();
-        assert_eq!(parts, ["affinity"], "{report}");
+        assert_eq!(parts, wanted, "{report}");
         let names = ["cycles_per_s", "hot_cycles_per_s", "longest_call_us", "bytes_per_binding"];
         let affinity = report["affinity"].as_object().unwrap();
         assert_eq!(affinity.keys().collect::<Vec<_>>(), names, "{report}");
         for name in names {
             assert!(affinity[name].as_f64().is_some_and(|x| x > 0.0), "{name}: {report}");
+        }
+        let paths = [
+            "/lookup_us/p50",
+            "/lookup_us/p99",
+            "/lookup_1024_us/p50",
+            "/apply_blocks_per_s",
+            "/apply_single_blocks_per_s",
+            "/left_after_removal",
+            "/bytes_per_block/shared",
+            "/bytes_per_block/distinct",
+        ];
+        for path in paths.into_iter().filter(|_| wanted.len() > 1) {
+            let figure = report["index"].pointer(path).and_then(Value::as_f64);
+            assert!(figure.is_some_and(|x| x > 0.0), "{path}: {report}");
         }
     }
 }

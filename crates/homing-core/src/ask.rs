@@ -78,18 +78,28 @@ pub struct Explicit {
 /// Which workers the request allows. Never widened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Constraints {
-    /// Only these, by name; `None`: any.
-    pub workers: Option<Vec<String>>,
-    /// Only those with all of these labels.
-    pub labels: Vec<(String, String)>,
+    /// Sorted: a list may be long, and each worker is looked up in it under the partition's lock.
+    workers: Option<Vec<String>>,
+    labels: Vec<(String, String)>,
 }
 
 impl Constraints {
+    /// Only these workers, by name (`None`: any), and only those with all of these labels.
+    #[must_use]
+    pub fn new(workers: Option<Vec<String>>, labels: Vec<(String, String)>) -> Self {
+        let workers = workers.map(|mut names| {
+            names.sort_unstable();
+            names
+        });
+        Self { workers, labels }
+    }
+
     /// Whether they allow the worker.
     #[must_use]
     pub fn allow(&self, worker: &WorkerInfo) -> bool {
         let spec = &worker.spec;
-        let named = |workers: &Vec<String>| workers.iter().any(|w| **w == *spec.name);
+        let named =
+            |names: &Vec<String>| names.binary_search_by(|n| n.as_str().cmp(&spec.name)).is_ok();
         self.workers.as_ref().is_none_or(named)
             && self.labels.iter().all(|(k, v)| spec.labels.get(k) == Some(v))
     }
@@ -303,7 +313,7 @@ pub enum Output {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Cause {
     /// Its explicit target is nobody that serves the model.
-    #[error("the named worker is not known for this model")]
+    #[error("the named worker is not known for this model; GET /admin/workers lists who is")]
     UnknownWorker,
     /// Its explicit target's rank is out of range.
     #[error("the named worker has no such rank")]
@@ -315,7 +325,10 @@ pub enum Cause {
     #[error("the named worker has several ranks, and a request without a session must name one")]
     RankRequired,
     /// Its session lives where the request must not run.
-    #[error("the session lives at another worker than those that the request allows")]
+    #[error(
+        "the session lives at another worker than those that the request names or allows: drop that, or \
+         send x-homing-affinity: soft to move the session"
+    )]
     Conflict,
     /// Nobody can serve it.
     #[error("no worker can serve the request")]

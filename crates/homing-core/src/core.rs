@@ -26,7 +26,7 @@ use crate::fleet::{
 };
 use crate::hash::Prompt;
 use crate::ids::{PartitionId, Role, WorkerId};
-use crate::index::{NaiveIndex, Overlaps};
+use crate::index::{ChainIndex, Overlaps};
 use crate::partition::{Partition, Stats, WorkerLoad};
 use crate::select::policy::{Policy, built_in};
 use crate::settings::CoreSettings;
@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 struct Cell {
     pool: Arc<str>,
     role: Role,
-    index: RwLock<NaiveIndex>,
+    index: RwLock<ChainIndex>,
     /// The index's block size as of its last change; 0: unknown.
     block_size: AtomicU32,
     state: Mutex<Partition>,
@@ -48,7 +48,7 @@ struct Cell {
 
 impl Cell {
     /// Changes the index. Whoever waits for it is let in afterwards, before the next change.
-    fn index<T>(&self, change: impl FnOnce(&mut NaiveIndex) -> T) -> T {
+    fn index<T>(&self, change: impl FnOnce(&mut ChainIndex) -> T) -> T {
         let mut index = self.index.write();
         let changed = change(&mut index);
         self.block_size.store(index.block_size().unwrap_or(0), Ordering::Relaxed);

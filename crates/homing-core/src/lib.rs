@@ -27,6 +27,7 @@ pub mod fleet;
 pub mod hash;
 pub mod ids;
 pub mod index;
+mod keys;
 pub mod load;
 pub mod partition;
 mod queue;

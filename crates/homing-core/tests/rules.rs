@@ -22,10 +22,12 @@ mod rules {
     mod r07_policy;
     mod r07_unready;
     mod r08_admission;
+    mod r08_home_line;
     mod r09_explicit;
     mod r10_check;
     mod r11_commit;
     mod r11_plans;
+    mod r12_broken;
     mod r12_failed;
     mod r13_r14_leases;
     mod r15_full;
@@ -35,7 +37,9 @@ mod rules {
     mod r18_r19_groups;
     mod r20_r21_modes;
     mod r22_moved;
+    mod r23_locks;
     mod r23_merge;
+    mod r25_promised;
     mod r25_restart;
     mod r26_visible;
     mod r27_hot;

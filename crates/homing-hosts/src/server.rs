@@ -7,7 +7,7 @@ use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
 use homing_runtime::fleet::{Fleet, discovery};
 use homing_runtime::ingest::{FeedBook, Ingest};
-use homing_runtime::keep::{Keeper, Keyed, Restored};
+use homing_runtime::keep::{Keeper, Keyed, Restored, TakenError};
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::metrics::Metrics;
 use homing_runtime::settings::{IndexSource, Settings};
@@ -59,6 +59,9 @@ pub enum StartError {
     /// `affinity.key_file` can't be used.
     #[error("affinity.key_file: {0}")]
     Key(KeyError),
+    /// `affinity.snapshot` is another router's.
+    #[error("affinity.snapshot: {0}")]
+    Taken(TakenError),
     /// `affinity.snapshot` can't be written.
     #[error("affinity.snapshot: {0}")]
     Snapshot(WriteError),
@@ -109,7 +112,10 @@ impl Server {
         let keyed = Keyed::find(&settings.affinity, entropy).map_err(StartError::Key)?;
         let shell = Shell::keyed(&settings, keyed.secret(), &entropy);
         let keeper = match &settings.affinity.snapshot {
-            Some(path) => Some(keep(Keeper::new(shell.clone(), path.clone(), keyed)).await?),
+            Some(path) => {
+                let keeper = Keeper::new(shell.clone(), path.clone(), keyed);
+                Some(keep(keeper.map_err(StartError::Taken)?).await?)
+            }
             None => None,
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -176,6 +182,12 @@ impl Server {
     #[must_use]
     pub fn shell(&self) -> &Arc<Shell> {
         &self.shell
+    }
+
+    /// Who keeps its sessions in a file, if somebody does.
+    #[must_use]
+    pub fn keeper(&self) -> Option<Arc<Keeper>> {
+        self.keeper.clone()
     }
 
     /// Unready, then nothing new, then waits for running streams, for which time and probes go on. False

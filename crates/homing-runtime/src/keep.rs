@@ -17,6 +17,7 @@ use homing_core::ids::{DpRank, KeySecret, PartitionId, SessionKey, Target, Worke
 use homing_core::time::Time;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,6 +70,8 @@ pub struct Keeper {
     written: Mutex<Option<Stamp>>,
     /// Held while the file is written: one at a time, and the last one waits for the one before.
     writing: Mutex<()>,
+    /// Keeps other routers off the file, as long as this process lives.
+    _lock: Option<File>,
 }
 
 /// Changes whenever a binding may have.
@@ -85,11 +88,14 @@ pub struct Restored {
 }
 
 impl Keeper {
-    /// A keeper of `path`.
-    #[must_use]
-    pub fn new(shell: Arc<Shell>, path: PathBuf, keyed: Keyed) -> Arc<Self> {
+    /// The keeper of `path`, and the only one.
+    ///
+    /// # Errors
+    /// [`TakenError`], when another router keeps its sessions there.
+    pub fn new(shell: Arc<Shell>, path: PathBuf, keyed: Keyed) -> Result<Arc<Self>, TakenError> {
         let (written, writing) = Default::default();
-        Arc::new(Self { shell, path, keyed, written, writing })
+        let lock = lock(&path)?;
+        Ok(Arc::new(Self { shell, path, keyed, written, writing, _lock: lock }))
     }
 
     /// Brings back what the file holds, before the first request and before workers register. A file that
@@ -257,6 +263,47 @@ impl Keeper {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Another router keeps its sessions in this file: the two would undo each other's writes.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "another router that runs keeps its sessions in {path}: give each a file of its own",
+    path = .0.display()
+)]
+pub struct TakenError(PathBuf);
+
+/// Takes the lock beside the snapshot, which outlives no process. `None`: the folder takes no locks, or
+/// nothing can be written there, which the first write will say better.
+fn lock(path: &Path) -> Result<Option<File>, TakenError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let options = File::options().write(true).create(true).truncate(false).open(name);
+    let Ok(file) = options else { return Ok(None) };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(TakenError(path.to_owned())),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+/// Whether a router could start with these files: the key can be read, and there is a place for the snapshot.
+///
+/// # Errors
+/// What is wrong, and with which key of the settings.
+pub fn look_at_files(affinity: &Affinity) -> Result<(), String> {
+    let key_file = affinity.key_file.as_deref();
+    snapshot::secret(key_file, None, [0; 32]).map_err(|e| format!("affinity.key_file: {e}"))?;
+    let Some(path) = &affinity.snapshot else { return Ok(()) };
+    let problem = |why: &str| Err(format!("affinity.snapshot: {}: {why}", path.display()));
+    if path.exists() && !path.is_file() {
+        return problem("it is not a file: name one");
+    }
+    let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        return problem("its folder does not exist: create it");
+    }
+    Ok(())
 }
 
 fn saved(partition: u32, kept: &Kept) -> SavedBinding {

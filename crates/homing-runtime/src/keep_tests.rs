@@ -22,7 +22,7 @@ fn keyed(path: &Path, fresh: u8) -> Keyed {
 /// A router over `path`, with what the file brought back; each has other entropy.
 fn router(path: &Path, fresh: u8) -> (Arc<Keeper>, Restored) {
     let keyed = keyed(path, fresh);
-    let keeper = Keeper::new(shell(&keyed), path.to_owned(), keyed);
+    let keeper = Keeper::new(shell(&keyed), path.to_owned(), keyed).unwrap();
     let restored = keeper.restore();
     (keeper, restored)
 }
@@ -109,7 +109,7 @@ fn r25_a_file_of_another_key_is_set_aside() {
             ..settings("").affinity
         };
         let keyed = Keyed::find(&affinity, [0; 32]).unwrap();
-        let keeper = Keeper::new(shell(&keyed), path.clone(), keyed);
+        let keeper = Keeper::new(shell(&keyed), path.clone(), keyed).unwrap();
         let restored = keeper.restore();
         (keeper, restored.bindings)
     };

@@ -1,8 +1,9 @@
-//! `homing check`: validates a configuration, loads the tokenizers that it names, and prints it with its
-//! defaults filled in.
+//! `homing check`: validates a configuration, looks at the files that it names (tokenizers, the session key,
+//! the snapshot's place), and prints it with its defaults filled in.
 
 use crate::Failure;
 use crate::sources::Flags;
+use homing_runtime::keep::look_at_files;
 
 /// The flags of `homing check`.
 #[derive(Debug, clap::Args)]
@@ -16,6 +17,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.flags.settings()?;
     homing_hosts::load_prompts(&settings).map_err(|e| Failure::Usage(e.to_string()))?;
+    look_at_files(&settings.affinity).map_err(Failure::Usage)?;
     print!("{}", settings.effective_toml());
     Ok(())
 }

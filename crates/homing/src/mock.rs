@@ -47,6 +47,16 @@ pub(crate) struct Args {
     /// The topic of its KV events
     #[arg(long, value_name = "TOPIC", default_value = "kv-events")]
     kv_topic: String,
+    /// Where it answers requests for a replay of its KV events; port 0 takes a free one, "" is nowhere
+    #[arg(long, value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:0")]
+    kv_replay: String,
+    /// Batches of KV events that it keeps for replays
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    kv_buffer: u32,
+    /// Loses every Nth batch of KV events on its way out, to try what that does; 0 loses none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    kv_drop_every: u64,
     /// Seeds the names of its blocks
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -72,6 +82,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         stock: args.stock,
         kv_endpoint: args.kv_endpoint.clone(),
         kv_topic: args.kv_topic.clone(),
+        kv_replay: Some(args.kv_replay.clone()).filter(|endpoint| !endpoint.is_empty()),
+        kv_buffer: args.kv_buffer as usize,
+        kv_drop_every: args.kv_drop_every,
         ..defaults
     };
     if !(1e-3..=1e6).contains(&args.speedup) || args.model.is_empty() {

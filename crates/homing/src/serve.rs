@@ -36,6 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             StartError::Tokenizer { .. }
             | StartError::Template { .. }
             | StartError::Key(_)
+            | StartError::Taken(_)
             | StartError::Snapshot(_) => Failure::Usage(error.to_string()),
             StartError::Listen { .. } | StartError::System { .. } => {
                 Failure::Failed(anyhow!(error))
@@ -59,12 +60,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "stopping: unready now, no new connections after the delay, running streams may finish \
              within the grace period; a second signal ends everything at once"
         );
+        let keeper = server.keeper();
         let cut_off = tokio::select! {
             whole = server.shut_down() => (!whole).then_some("the grace period is over"),
             () = signals.next() => Some("a second signal"),
         };
         if let Some(why) = cut_off {
             tracing::warn!(why, "what was still open is cut off");
+            if let Some(Err(error)) = keeper.map(|keeper| keeper.write()) {
+                tracing::error!(%error, "sessions could not be kept");
+            }
         }
         Ok(())
     })

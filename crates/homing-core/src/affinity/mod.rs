@@ -7,7 +7,7 @@
 //! * [`saved`]: what is kept over a restart (R25);
 //! * [`version`]: the registers' clock;
 //! * `idle`: the list in whose order they expire;
-//! * `entry`, `keys`: one entry a session, and which entry a key has; both grow in small steps.
+//! * `entry`: one entry a session; they grow in small steps, as the keys that lead to them do.
 //!
 //! A [`Hold`] is one request's claim before its worker has begun to answer; commit turns it into a
 //! [`Lease`]. Neither can be copied, and both are consumed by what ends them.
@@ -17,7 +17,6 @@ mod by_hand;
 pub mod contract;
 mod entry;
 mod idle;
-mod keys;
 pub mod merge;
 pub mod outcome;
 pub mod saved;

@@ -8,11 +8,11 @@
 //! longest-idle binding is the first that is not in use (R15).
 
 use super::entry::{Entry, NONE, Slab, flag};
-use super::keys::Keys;
 use super::merge::{Outbox, What};
 use super::outcome::Counters;
 use super::version::{Clock, Version};
 use crate::ids::{SessionKey, Target, WorkerId};
+use crate::keys::Keys;
 use crate::settings::OnFull;
 use crate::time::Time;
 use foldhash::fast::FixedState;

@@ -252,8 +252,10 @@ impl Registry {
             .collect();
         // It stays where it is as long as one name holds it there; it may have come back with another model.
         let stays = placed.filter(|p| known.contains(p));
+        // One that somebody serves comes before what only an earlier process knew.
+        let of_pool = known.iter().find(|p| self.pools[**p].founded).or(known.first());
         let pool = stays
-            .or(known.first().copied())
+            .or(of_pool.copied())
             .unwrap_or_else(|| self.add_pool(Arc::from(first.name.as_str())));
         self.pools[pool].founded = true;
         let partition = self.add_partition(pool, role);
@@ -331,6 +333,7 @@ impl Registry {
                     (None, Some(_)) => w.started = started,
                     _ => {}
                 }
+                w.health.has_lived();
             }
             return id;
         }

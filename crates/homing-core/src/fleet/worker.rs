@@ -192,6 +192,11 @@ impl Health {
         Self { lived: known, ..Self::default() }
     }
 
+    /// It turns out to be one that is known from before.
+    pub(super) fn has_lived(&mut self) {
+        self.lived = true;
+    }
+
     /// It must be heard of anew.
     pub(super) fn unsure(&mut self) {
         self.heard = false;

@@ -1,4 +1,4 @@
-//! What an engine says about its KV cache, decoded: the input of [`super::NaiveIndex`].
+//! What an engine says about its KV cache, decoded: the input of [`super::ChainIndex`].
 //!
 //! `homing-wire` makes these from bytes; the fields are those that identity needs, under the names
 //! that vLLM gives them.

@@ -1,15 +1,17 @@
 //! What each target has cached, block by block.
 //!
 //! * [`event`]: what engines say;
-//! * [`naive`]: the plain index, exact and obvious. It serves this version, and stays as the oracle of
-//!   the faster one that a later step brings.
+//! * [`chain`]: the index that serves;
+//! * [`naive`]: the plain one, exact and obvious: its oracle.
 
+pub mod chain;
 pub mod event;
 pub mod naive;
 
 use crate::ids::{DpRank, WorkerId};
 use smallvec::SmallVec;
 
+pub use chain::ChainIndex;
 pub use naive::NaiveIndex;
 
 /// One target's share of a prompt: how many of its leading blocks it holds.

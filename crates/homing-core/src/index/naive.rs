@@ -41,13 +41,13 @@ pub enum Applied {
 
 /// Blocks of one rank, at most: 4 Mi of them are 64 Mi tokens at 16 a block, more than any engine holds. A
 /// feed that announces more is wrong or hostile, and must not fill our memory.
-const MAX_BLOCKS: usize = 4 << 20;
+pub(super) const MAX_BLOCKS: usize = 4 << 20;
 /// Blocks of one rank that wait for their parents, at most.
-const MAX_WAITING: usize = 1 << 16;
+pub(super) const MAX_WAITING: usize = 1 << 16;
 /// Tokens of these blocks, at most, since they are kept: 64 for each of them, 16 MiB in all.
-const MAX_WAITING_TOKENS: usize = MAX_WAITING * 64;
+pub(super) const MAX_WAITING_TOKENS: usize = MAX_WAITING * 64;
 /// Groups of one rank without full attention, at most. Hybrid models have a handful.
-const MAX_GROUPS: usize = 64;
+pub(super) const MAX_GROUPS: usize = 64;
 /// Tokens per block, at most. Most engines use 16 to 256; vLLM raises it for hybrid models until an
 /// attention page is as large as a mamba page ("Setting attention block size to ..."), to 528, 1056, 1600
 /// and, seen once, 7808.

@@ -162,12 +162,16 @@ impl Partition {
                 let less = |a: &Row, b: &Row| {
                     usable(a) && !usable(b) || a.serves != b.serves || a.info != b.info
                 };
-                self.worker_lost |= less(old, &row);
+                let lost = less(old, &row);
+                self.worker_lost |= lost;
                 if (&old.serves, &old.info, old.ranks) != (&row.serves, &row.info, row.ranks) {
                     let its = [Line::Named(id), Line::Home(id)];
                     self.shaken.extend(its.into_iter().filter(|l| !self.lines.is_empty(*l)));
                 }
                 self.rows[i] = row;
+                if lost {
+                    self.shake_homes();
+                }
             }
             Err(i) => self.rows.insert(i, row),
         }
@@ -180,6 +184,7 @@ impl Partition {
         self.shed.retain(|(w, _)| *w != worker);
         self.unplaced.remove(&worker);
         self.worker_lost = true;
+        self.shake_homes();
         self.wake_all(Some(worker));
     }
 
@@ -256,8 +261,9 @@ impl Partition {
                 if at_home && on_overload == OnOverload::Wait {
                     past.attempts -= 1;
                     spent = false;
+                } else {
+                    past.sent_on = true;
                 }
-                past.sent_on = true;
                 self.shed(now, worker.id, retry_after.unwrap_or_default());
             }
             Failure::Unreachable | Failure::Broken

@@ -80,9 +80,19 @@ impl Partition {
         match self.shed.binary_search_by_key(&worker, |(w, _)| *w) {
             Ok(i) => self.shed[i].1 = until.max(self.shed[i].1),
             // A departed one needs no mark.
-            Err(i) if self.row(worker).is_some() => self.shed.insert(i, (worker, until)),
+            Err(i) if self.row(worker).is_some() => {
+                self.shed.insert(i, (worker, until));
+                self.shake_homes();
+            }
             Err(_) => {}
         }
+    }
+
+    /// One less can serve others: who waits for home since all are busy may be the last who could wait for
+    /// anybody, and goes home then (R08).
+    pub(super) fn shake_homes(&mut self) {
+        let homes = self.lines.tied().filter(|line| matches!(line, Line::Home(_)));
+        self.shaken.extend(homes);
     }
 
     /// Takes note of the time: what has been overloaded for long enough is so no longer, and what has
@@ -120,6 +130,8 @@ impl Partition {
                 self.lines.tied().filter(|line| matches!(line, Line::Home(_))).collect();
             homes.into_iter().for_each(|line| self.wake(line));
         }
+        let shaken: SmallVec<[Line; 8]> = self.shaken.iter().copied().collect();
+        shaken.into_iter().for_each(|line| self.wake(line));
     }
 
     /// Something has changed for those in a line: the first of them tries again.

@@ -181,3 +181,39 @@ fn r04_a_joiner_keeps_to_its_target_while_that_is_busy() {
         w.quiesce();
     }
 }
+
+#[test]
+fn r04_first_turns_that_name_one_worker_join_on_one_of_its_ranks() {
+    for policy in POLICIES {
+        for mode in MODES {
+            let mut w = World::with(CoreSettings { policy, ..settings() }, 1);
+            w.up_with_ranks("many", 0, 4);
+            let ask = || at(w.ask("s", mode), "many", None);
+            let grants: Vec<_> = (0..5).map(|_| w.grant(ask())).collect();
+            let target = grants[0].target();
+            assert!(grants.iter().all(|g| g.target() == target), "{policy:?}");
+            let checked: Vec<_> = grants.into_iter().map(|g| w.go(g)).collect();
+            let (lives, outcomes): (Vec<_>, Vec<_>) =
+                checked.into_iter().rev().map(|c| w.commit(c)).unzip();
+            assert_eq!(outcomes[0], Outcome::New);
+            assert!(outcomes[1..].iter().all(|o| *o == Outcome::Joined), "{outcomes:?}");
+            assert_eq!(w.session("s").unwrap().target, target);
+            lives.into_iter().for_each(|l| w.finish(l));
+            w.quiesce();
+        }
+    }
+}
+
+#[test]
+fn r04_a_first_turn_that_names_another_rank_goes_there() {
+    let mut w = World::new(0);
+    let id = w.up_with_ranks("many", 0, 4);
+    let first = w.grant(at(w.hard("s"), "many", Some(2)));
+    for (rank, want) in [(None, 2), (Some(3), 3)] {
+        let grant = w.grant(at(w.hard("s"), "many", rank));
+        assert_eq!(grant.target(), target(id, want));
+        let _ = w.core.abandon(w.now, grant, Abandon::NotDispatched);
+    }
+    let _ = w.core.abandon(w.now, first, Abandon::NotDispatched);
+    w.quiesce();
+}

@@ -238,3 +238,44 @@ fn r07_who_has_waited_since_is_told_what_it_met_then_and_not_the_old_answer() {
     assert_eq!((refusal.cause, refusal.outcome), (Cause::Timeout, Outcome::Rejected));
     w.quiesce();
 }
+
+#[test]
+fn r07_waiting_for_home_uses_up_no_attempt() {
+    for waits in 1..4 {
+        let mut w = World::with(by(OnOverload::Wait, 1), 3);
+        let (home, _) = w.turn(w.hard("s"));
+        let mut grant = w.grant(w.hard("s"));
+        for _ in 0..waits {
+            let Admission::Waiting(ticket) = w.retry(w.go(grant), BUSY) else {
+                panic!("it waits for its home")
+            };
+            w.pass(SECOND);
+            w.tick();
+            grant = w.claimed(ticket);
+            assert_eq!(grant.worker().id, home);
+        }
+        // The one attempt that it has is for another worker.
+        let moved = granted(w.retry(w.go(grant), Failure::Unreachable));
+        assert_ne!(moved.worker().id, home);
+        let refusal = refused(w.retry(w.go(moved), Failure::Unreachable));
+        assert_eq!((refusal.cause, w.home("s")), (Cause::WorkerFailed, Some(home)));
+        w.quiesce();
+    }
+}
+
+#[test]
+fn r07_who_waited_for_home_has_not_been_sent_elsewhere() {
+    let mut w = World::with(by(OnOverload::Wait, 1), 3);
+    let (home, _) = w.turn(w.hard("s"));
+    let Admission::Waiting(ticket) = w.retry(w.go(w.grant(w.hard("s"))), BUSY) else {
+        panic!("it waits for its home")
+    };
+    w.remove(home);
+    // Unbound now: one answer of another worker's is tried once elsewhere.
+    let first = w.claimed(ticket);
+    let id = first.worker().id;
+    let second = granted(w.retry(w.go(first), BUSY));
+    assert!(![home, id].contains(&second.worker().id));
+    answered(&w, second);
+    w.quiesce();
+}

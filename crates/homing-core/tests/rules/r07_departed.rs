@@ -223,3 +223,64 @@ fn r07_an_adapter_that_is_gone_is_no_departure_for_the_base_model_s_sessions() {
     assert!(worker != a && outcome == Outcome::Rebound);
     w.quiesce();
 }
+
+/// What a departure would take away, and what would bring it back.
+type Blip = (fn(&mut World, WorkerId), fn(&mut World, WorkerId));
+
+const BLIPS: [Blip; 2] = [
+    (|w, id| w.down(id), |w, id| w.back(id)),
+    (|w, id| w.drain(id, Some(w.now)), |w, id| _ = w.fleet(FleetChange::Drain(id, None))),
+];
+
+#[test]
+fn r07_a_refusal_while_home_seems_departed_changes_no_binding() {
+    for (away, back) in BLIPS {
+        for mode in MODES {
+            let mut w = World::new(2);
+            let (home, _) = w.turn(w.hard("s"));
+            let other = w.others(home)[0];
+            w.overload(other, Some(SECOND * 30));
+            away(&mut w, home);
+            let before = w.session("s");
+            for ask in [
+                w.ask("s", mode),
+                only(w.ask("s", mode), &["nobody"]),
+                at(w.ask("s", mode), "nobody", None),
+            ] {
+                assert_eq!(w.refused(ask).outcome, Outcome::Rejected);
+                assert_eq!((w.session("s"), w.stats().bindings), (before, 1));
+            }
+            back(&mut w, home);
+            assert_eq!((w.turn(w.hard("s")), w.moves()), ((home, Outcome::Hit), [0; 4]));
+            w.quiesce();
+        }
+    }
+}
+
+#[test]
+fn r07_a_wait_in_vain_while_home_seems_departed_changes_no_binding() {
+    for (away, back) in BLIPS {
+        for gives_up in [false, true] {
+            let mut w = World::with(queueing(4), 2);
+            let (home, _) = w.turn(w.hard("s"));
+            let other = w.name_of(w.others(home)[0]);
+            let (_, _, busy) = w.start(at(w.plain(), &other, None));
+            away(&mut w, home);
+            let before = w.session("s").map(|v| (v.target, v.version, v.leases));
+            let ticket = w.waiting(w.hard("s"));
+            if gives_up {
+                w.core.cancel(w.now, ticket);
+            } else {
+                w.pass(SECOND * 30);
+                w.tick();
+                while w.woken().is_some() {}
+                assert_eq!(refused(w.claim(ticket)).cause, Cause::Timeout);
+            }
+            assert_eq!(w.session("s").map(|v| (v.target, v.version, v.leases)), before);
+            back(&mut w, home);
+            assert_eq!((w.turn(w.hard("s")), w.moves()), ((home, Outcome::Hit), [0; 4]));
+            w.finish(busy);
+            w.quiesce();
+        }
+    }
+}

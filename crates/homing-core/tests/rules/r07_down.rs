@@ -5,7 +5,7 @@ use homing_core::affinity::Outcome;
 use homing_core::ask::{Abandon, Cause, Failure};
 use homing_core::fleet::{FleetChange, Probe};
 use homing_core::ids::WorkerId;
-use homing_core::settings::{CoreSettings, OnDown};
+use homing_core::settings::{CoreSettings, OnDown, OnFailure, OnOverload};
 use std::time::Duration;
 
 type Departure = fn(&mut World, WorkerId);
@@ -145,6 +145,25 @@ fn r07_a_refused_port_under_rebind_moves_within_the_same_request() {
         assert_eq!((outcome, w.moves()), (Outcome::Rebound, [1, 0, 0, 0]), "departed, not failed");
         assert_eq!((w.requests(), w.home("s") == Some(home)), (requests + 1, false));
         w.finish(live);
+        w.quiesce();
+    }
+}
+
+#[test]
+fn r07_a_refused_port_is_the_target_s_refusal_whatever_attempts_are_left() {
+    for retry_attempts in [0, 1, 3] {
+        let mut s = CoreSettings { retry_attempts, ..reject() };
+        s.affinity.on_failure = OnFailure::Reject;
+        s.affinity.on_overload = OnOverload::Reject;
+        let w = World::with(s, 2);
+        let (home, _) = w.turn(w.hard("s"));
+        let before = w.session("s").map(|v| (v.target, v.version));
+        let refusal = refused(w.retry(w.go(w.grant(w.hard("s"))), Failure::Refused));
+        assert_eq!((refusal.cause, refusal.bound), (Cause::TargetUnavailable, true));
+        assert_eq!((refusal.outcome, refusal.retry_after), (Outcome::Rejected, None));
+        assert_eq!(w.session("s").map(|v| (v.target, v.version)), before);
+        assert_eq!(w.refused(w.hard("s")), refusal, "and so is the next one's");
+        assert_eq!(w.home("s"), Some(home));
         w.quiesce();
     }
 }

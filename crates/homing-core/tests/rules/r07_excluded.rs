@@ -4,6 +4,7 @@ use super::world::*;
 use homing_core::affinity::Outcome;
 use homing_core::affinity::saved::Kept;
 use homing_core::affinity::version::Version;
+use homing_core::ask::Constraints;
 use homing_core::ask::{Ask, Cause};
 use homing_core::fleet::{FleetChange, Ranks, WorkerSpec};
 use homing_core::ids::{Target, WorkerId};
@@ -115,9 +116,10 @@ fn r07_constraints_that_allow_the_home_change_nothing() {
 fn r07_both_constraints_must_hold() {
     let w = fleet(settings());
     let both = |w: &World, names: &[&str], gpu: &str| {
-        let mut ask = labelled(w.plain(), "gpu", gpu);
-        let names = only(w.plain(), names).constraints.unwrap().workers.clone();
-        Arc::make_mut(ask.constraints.as_mut().unwrap()).workers = names;
+        let names = names.iter().map(|n| (*n).to_owned()).collect();
+        let labels = vec![("gpu".to_owned(), gpu.to_owned())];
+        let mut ask = w.plain();
+        ask.constraints = Some(Arc::new(Constraints::new(Some(names), labels)));
         ask
     };
     for _ in 0..5 {

@@ -153,3 +153,25 @@ fn r07_a_preview_of_it_drops_nothing() {
     let _ = w.refused(w.hard("s"));
     w.quiesce();
 }
+
+#[test]
+fn r07_filtered_out_by_the_policy_an_explicit_hard_turn_at_home_gives_the_binding_up() {
+    for rank in [None, Some(1)] {
+        let policy = Vetoes::default();
+        let mut w = World::choosing(settings(), policy.clone(), 1);
+        let id = w.up_with_ranks("a", 0, 2);
+        w.turn(at(w.hard("s"), "a", Some(1)));
+        let before = w.session("s");
+        policy.set(&[(id, Some(DpRank(1)))]);
+        // A Soft one may go elsewhere the next time, and what is not its own is no Hard one's to give up.
+        assert_eq!(w.refused(at(w.soft("s"), "a", Some(1))).cause, Cause::NoWorker);
+        assert_eq!(w.refused(at(w.hard("s"), "a", Some(0))).cause, Cause::Conflict);
+        assert_eq!(w.session("s"), before);
+        let refusal = w.refused(at(w.hard("s"), "a", rank));
+        assert_eq!((refusal.cause, refusal.outcome), (Cause::NoWorker, Outcome::Rejected));
+        assert_eq!((refusal.bound, w.home("s"), w.stats().bindings), (false, None, 0));
+        let (_, outcome) = w.turn(w.hard("s"));
+        assert_eq!((outcome, w.moves()), (Outcome::New, [0; 4]), "or every turn would fail alike");
+        w.quiesce();
+    }
+}

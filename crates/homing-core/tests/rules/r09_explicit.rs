@@ -3,7 +3,8 @@
 use super::world::*;
 use homing_core::affinity::Outcome;
 use homing_core::ask::{Abandon, Cause, Failure};
-use homing_core::fleet::FleetChange;
+use homing_core::fleet::{FleetChange, Ranks};
+use homing_core::ids::WorkerId;
 use homing_core::settings::{CoreSettings, OnDown, OnFailure, OnOverload};
 use std::time::Duration;
 
@@ -301,6 +302,29 @@ fn r09_a_draining_target_is_for_the_sessions_that_live_there() {
     }
     for ask in [w.plain(), w.hard("new"), w.soft("other")] {
         assert_eq!(w.refused(at(ask, "w1", None)).cause, Cause::TargetUnavailable);
+    }
+    w.quiesce();
+}
+
+#[test]
+fn r09_its_own_faults_come_first_though_it_is_starting() {
+    let mut w = World::new(1);
+    let id = w.register_as("w9", |spec| spec.ranks = Ranks::new(0, 2));
+    let known: [fn(&mut World, WorkerId); 2] = [|_, _| (), |w, id| w.serves(id, &[MODEL])];
+    for known in known {
+        known(&mut w, id);
+        for ask in [w.plain(), w.hard("s"), w.soft("s")] {
+            let cause = |ask| w.refused(ask).cause;
+            let one = at(ask.clone(), "w9", Some(0));
+            assert_eq!(cause(only(one.clone(), &["w0"])), Cause::NotAllowed);
+            assert_eq!(cause(labelled(one.clone(), "gpu", "x")), Cause::NotAllowed);
+            assert_eq!(cause(at(ask.clone(), "w9", Some(2))), Cause::BadRank);
+            assert_eq!(cause(only(one, &["w9"])), Cause::TargetUnavailable);
+            let whole = cause(at(ask.clone(), "w9", None));
+            let wants_rank = ask.session.is_none();
+            let want = if wants_rank { Cause::RankRequired } else { Cause::TargetUnavailable };
+            assert_eq!(whole, want);
+        }
     }
     w.quiesce();
 }

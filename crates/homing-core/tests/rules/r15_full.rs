@@ -2,7 +2,7 @@
 
 use super::world::*;
 use homing_core::affinity::Outcome;
-use homing_core::ask::{Abandon, Failure};
+use homing_core::ask::{Abandon, Admission, Failure};
 use homing_core::settings::{CoreSettings, OnFull};
 use std::time::Duration;
 
@@ -184,5 +184,40 @@ fn r15_without_any_room_everything_still_runs() {
     }
     let grant = w.grant(w.soft("s"));
     assert_eq!(w.core.abandon(w.now, grant, Abandon::Failed), Outcome::Unbound);
+    w.quiesce();
+}
+
+#[test]
+fn r15_a_request_is_counted_once_it_is_served_and_once_only() {
+    let mut s = queueing(8);
+    s.affinity.max_sessions = 1;
+    let w = World::with(s, 2);
+    w.turn(w.hard("other"));
+    let full = |w: &World| w.stats().table.full;
+    let (_, _, first) = w.start(w.plain());
+    let (_, _, second) = w.start(w.plain());
+    let mut ticket = w.waiting(w.hard("s"));
+    for _ in 0..3 {
+        let Admission::Waiting(again) = w.claim(ticket) else { panic!("both are busy") };
+        ticket = again;
+    }
+    assert_eq!(full(&w), 0, "it waits");
+    while w.woken().is_some() {}
+    w.finish(first);
+    let checked = w.go(w.claimed(ticket));
+    let moved = granted({
+        w.finish(second);
+        w.retry(checked, Failure::Broken)
+    });
+    assert_eq!(full(&w), 0, "it has not been served yet");
+    let (live, outcome) = w.commit(w.go(moved));
+    assert_eq!((outcome, full(&w)), (Outcome::UnboundFull, 1));
+    w.finish(live);
+    for why in [Abandon::NotDispatched, Abandon::Failed, Abandon::ClientGone] {
+        let checked = w.go(w.grant(w.hard("s")));
+        let _ = w.core.abandon(w.now, checked, why);
+    }
+    let _ = w.core.preview(w.now, &w.hard("s"));
+    assert_eq!((full(&w), w.outcomes(Outcome::UnboundFull)), (1, 1));
     w.quiesce();
 }

@@ -5,6 +5,7 @@ use super::world::*;
 use homing_core::affinity::Outcome;
 use homing_core::ask::{Abandon, Admission, Ask, Cause};
 use homing_core::explain::Preview;
+use homing_core::select::{Candidate, Fit};
 use homing_core::settings::{CoreSettings, OnDown, OnOverload, PolicyKind};
 
 /// A world with something of everything, and the questions that it answers in each possible way.
@@ -179,5 +180,69 @@ fn r16_neither_dice_nor_turns_move() {
         assert_eq!(sequence(3), without, "{policy:?}");
         let workers: std::collections::BTreeSet<_> = without.iter().map(|t| t.0).collect();
         assert!(workers.len() > 1, "{policy:?}: a sequence of one says nothing");
+    }
+}
+
+#[test]
+fn r16_a_worker_whose_time_is_over_is_not_overloaded_whether_anybody_has_ticked_or_not() {
+    for on_overload in
+        [OnOverload::Spill, OnOverload::Reject, OnOverload::Wait, OnOverload::Dispatch]
+    {
+        let mut s = settings();
+        s.affinity.on_overload = on_overload;
+        let mut w = World::with(s, 2);
+        let (home, _) = w.turn(w.hard("s"));
+        w.overload(home, Some(SECOND * 5));
+        let shed = |w: &World| {
+            let preview = w.core.preview(w.now, &w.hard("s")).unwrap();
+            let shed = |c: &Candidate| c.fit.any(Fit::SHED);
+            let shed: Vec<_> = preview.candidates.iter().filter(|(c, _)| shed(c)).collect();
+            (shed.len(), preview.outcome)
+        };
+        assert_eq!(shed(&w).0, 1);
+        w.pass(SECOND * 5);
+        assert_eq!(shed(&w), (0, Outcome::Hit), "{on_overload:?}");
+        let before = w.core.preview(w.now, &w.hard("s")).unwrap();
+        w.tick();
+        assert_eq!(w.core.preview(w.now, &w.hard("s")).unwrap(), before);
+        assert_eq!(w.turn(w.hard("s")), (home, Outcome::Hit));
+        w.quiesce();
+    }
+}
+
+#[test]
+fn r16_of_the_third_turn_that_is_served_elsewhere() {
+    let w = World::new(2);
+    let (home, _) = w.turn(w.hard("s"));
+    w.overload(home, Some(SECOND * 20));
+    for want in [Outcome::Spilled, Outcome::Spilled, Outcome::Rebound, Outcome::Hit] {
+        let preview = w.core.preview(w.now, &w.hard("s")).unwrap();
+        let (worker, outcome) = w.turn(w.hard("s"));
+        assert_eq!((preview.outcome, outcome), (want, want));
+        assert_eq!(preview.target.unwrap().worker, worker);
+    }
+    w.quiesce();
+}
+
+#[test]
+fn r16_leases_on_a_home_that_has_departed_are_no_claims_on_its_successor() {
+    type Departure = fn(&mut World, homing_core::ids::WorkerId);
+    let departures: [Departure; 3] =
+        [|w, id| w.remove(id), |w, id| w.down(id), |w, id| w.drain(id, Some(w.now))];
+    for depart in departures {
+        let mut s = settings();
+        s.affinity.max_parallel = 2;
+        let mut w = World::with(s, 3);
+        let (home, _, first) = w.start(w.hard("s"));
+        let (_, _, second) = w.start(w.hard("s"));
+        assert_eq!(w.core.preview(w.now, &w.hard("s")).unwrap().outcome, Outcome::Surplus);
+        depart(&mut w, home);
+        let preview = w.core.preview(w.now, &w.hard("s")).unwrap();
+        let (worker, outcome) = w.turn(w.hard("s"));
+        assert_eq!((preview.outcome, outcome), (Outcome::Rebound, Outcome::Rebound));
+        assert_eq!(preview.target.unwrap().worker, worker);
+        w.finish(first);
+        w.finish(second);
+        w.quiesce();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use homing_core::affinity::Outcome;
-use homing_core::ask::{Abandon, Ask, Failure, Session};
+use homing_core::ask::{Abandon, Ask, Failure, Live, Session};
 use homing_core::ids::{KeySecret, SessionKey};
 use homing_core::settings::{CoreSettings, Mode, OnDown, PolicyKind};
 
@@ -213,5 +213,73 @@ fn r19_the_admin_removes_a_binding_at_once_and_streams_go_on() {
     w.finish(live);
     assert_eq!(w.session("s").unwrap().leases, 1);
     w.finish(next);
+    w.quiesce();
+}
+
+#[test]
+fn r19_a_later_turn_that_moves_the_session_does_not_clear_the_mark() {
+    type Moves = fn(&mut World, Ask) -> (Outcome, Live);
+    let moves: [(Mode, Moves); 3] = [
+        (Mode::Soft, |w, ask| {
+            let other = w.others(w.home("s").unwrap())[0];
+            let (_, outcome, live) = w.start(at(ask, &w.name_of(other), None));
+            (outcome, live)
+        }),
+        (Mode::Hard, |w, ask| {
+            let moved = granted(w.retry(w.go(w.grant(ask)), Failure::Broken));
+            let (live, outcome) = w.commit(w.go(moved));
+            (outcome, live)
+        }),
+        // Its home departs while it is under way elsewhere.
+        (Mode::Hard, |w, ask| {
+            let home = w.home("s").unwrap();
+            let moved = w.go(granted(w.retry(w.go(w.grant(ask)), Failure::Broken)));
+            w.remove(home);
+            let (live, outcome) = w.commit(moved);
+            (outcome, live)
+        }),
+    ];
+    for (i, (mode, moves)) in moves.into_iter().enumerate() {
+        let mut w = World::new(3);
+        let (home, _, final_turn) = w.start(last(w.hard("s")));
+        let ask = w.ask("s", mode);
+        let (outcome, later) = moves(&mut w, ask);
+        let view = w.session("s").unwrap();
+        assert_eq!((outcome, view.last, view.leases), (Outcome::Rebound, true, 1), "{i}");
+        assert_ne!(view.target.worker, home);
+        w.finish(later);
+        assert_eq!((w.home("s"), w.stats().bindings), (None, 0), "{i}: not after the TTL");
+        w.finish(final_turn);
+        assert_eq!(w.turn(w.hard("s")).1, Outcome::New);
+        w.quiesce();
+    }
+}
+
+#[test]
+fn r19_a_parent_s_final_turn_without_room_ends_its_group() {
+    let mut s = settings();
+    s.affinity.max_sessions = 1;
+    let w = World::with(s, 2);
+    w.turn(child(&w, "p"));
+    let (_, outcome, live) = w.start(ends(w.hard("p"), "p"));
+    assert_eq!((outcome, group_is_bound(&w, "p")), (Outcome::UnboundFull, false));
+    w.finish(live);
+    w.quiesce();
+}
+
+#[test]
+fn r19_a_parent_s_surplus_final_turn_ends_nothing() {
+    let mut s = settings();
+    s.affinity.max_parallel = 1;
+    let w = World::with(s, 2);
+    w.turn(child(&w, "p"));
+    let (_, _, live) = w.start(w.hard("p"));
+    assert_eq!(w.turn(ends(w.hard("p"), "p")).1, Outcome::Surplus);
+    assert!(group_is_bound(&w, "p") && !w.session("p").unwrap().last);
+    w.finish(live);
+    assert!(group_is_bound(&w, "p") && w.home("p").is_some());
+    // With a share of its own it does.
+    assert_eq!(w.turn(ends(w.hard("p"), "p")).1, Outcome::Hit);
+    assert!(!group_is_bound(&w, "p") && w.home("p").is_none());
     w.quiesce();
 }

@@ -393,14 +393,14 @@ pub(super) fn at(mut ask: Ask, worker: &str, rank: Option<u16>) -> Ask {
 /// The request, for these workers only.
 pub(super) fn only(mut ask: Ask, workers: &[&str]) -> Ask {
     let workers = Some(workers.iter().map(|w| (*w).to_owned()).collect());
-    ask.constraints = Some(Arc::new(Constraints { workers, labels: Vec::new() }));
+    ask.constraints = Some(Arc::new(Constraints::new(workers, Vec::new())));
     ask
 }
 
 /// The request, for workers with this label only.
 pub(super) fn labelled(mut ask: Ask, label: &str, value: &str) -> Ask {
     let labels = vec![(label.to_owned(), value.to_owned())];
-    ask.constraints = Some(Arc::new(Constraints { workers: None, labels }));
+    ask.constraints = Some(Arc::new(Constraints::new(None, labels)));
     ask
 }
 

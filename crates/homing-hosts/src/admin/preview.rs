@@ -12,6 +12,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
+/// As many as the gateway's server takes.
+const MOST_HEADERS: usize = 100;
+
 /// A request to look at.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,6 +41,9 @@ pub(super) async fn preview(State(admin): State<Admin>, body: Bytes) -> Response
             return wrong(&text);
         }
     };
+    if question.headers.len() > MOST_HEADERS {
+        return wrong("headers has more than 100: the gateway takes no such request either");
+    }
     let mut headers = HeaderMap::new();
     for (name, value) in &question.headers {
         let header = HeaderName::from_bytes(name.as_bytes()).ok();

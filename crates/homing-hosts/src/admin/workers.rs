@@ -43,6 +43,11 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
         // Where it drains: from when on its sessions move. Null: they may finish.
         "sessions_move_in_seconds":
             moves_at.map(|at| at.since(admin.shell.now()).as_secs_f64()),
+        // It drains, nothing runs there, and no session would miss it.
+        "safe_to_stop": w.drain.is_some_and(|drain| {
+            let empty = w.part.bindings == 0 || drain.moves(admin.shell.now());
+            empty && w.part.load.active_requests == 0
+        }),
     })
 }
 

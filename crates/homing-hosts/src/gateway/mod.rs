@@ -29,7 +29,7 @@ mod steering;
 
 pub use listen::Listening;
 
-use homing_core::ask::Refusal;
+use homing_core::ask::{Cause, Refusal};
 use homing_prompt::ModelPrompt;
 use homing_runtime::compute::ComputePool;
 use homing_runtime::lifecycle::Lifecycle;
@@ -108,10 +108,17 @@ impl Gateway {
         format!("{}-{n:x}", self.instance.to_str().unwrap_or_default())
     }
 
-    /// What a refusal of the core's is to a client.
-    fn refusal(&self, refusal: Refusal) -> reply::Error {
+    /// What a refusal of the core's is to a client. `constrained`: its request allows only some workers.
+    fn refusal(&self, refusal: Refusal, constrained: bool) -> reply::Error {
         let as_argument = self.settings.affinity.reject_as == RejectAs::InvalidArgument;
-        reply::Error::refusal(refusal, as_argument)
+        let error = reply::Error::refusal(refusal, as_argument);
+        match refusal.cause {
+            Cause::NoWorker if constrained => error.saying(
+                "no worker that the request allows (x-homing-allowed-workers, \
+                 x-homing-require-labels) can serve it; GET /admin/workers shows names and labels",
+            ),
+            _ => error,
+        }
     }
 
     /// An error of a request that could not be read as far as its session: it says `rejected` where a

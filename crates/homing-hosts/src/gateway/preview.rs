@@ -37,7 +37,7 @@ impl Gateway {
                 let core = self.shell.core();
                 ask.overlaps = core.overlaps(ask.partition, &ask.prompt);
                 match core.preview(self.shell.now(), &ask) {
-                    Some(preview) => self.told(&preview, &record),
+                    Some(preview) => self.told(&preview, &record, ask.constraints.is_some()),
                     None => refused(&super::reply::Error::not_found("no such partition")),
                 }
             }
@@ -45,7 +45,7 @@ impl Gateway {
         Some(answer)
     }
 
-    fn told(&self, preview: &Preview, record: &Record) -> Value {
+    fn told(&self, preview: &Preview, record: &Record, constrained: bool) -> Value {
         let workers = self.shell.core().workers();
         let name = |id: WorkerId| {
             workers.iter().find(|w: &&WorkerView| w.info.id == id).map(|w| &*w.info.spec.name)
@@ -76,7 +76,7 @@ impl Gateway {
                 })
             })
             .collect();
-        let refusal = preview.refusal.map(|r| self.refusal(r).described());
+        let refusal = preview.refusal.map(|r| self.refusal(r, constrained).described());
         json!({
             "worker": preview.target.and_then(|t| name(t.worker)),
             "dp_rank": preview.target.and_then(|t| t.rank).map(|r| r.0),

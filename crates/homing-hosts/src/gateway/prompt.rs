@@ -90,7 +90,7 @@ fn tokenize(
                 kwargs = Value::Object(merged(model, input.chat_template_kwargs));
                 input.chat_template_kwargs = Some(&kwargs);
             }
-            Ok(Prompt::from_tokens(&tokenizer.encode_chat(&input)?, block_size, space))
+            tokenizer.chat_prompt(&input, block_size, space)
         }
         Endpoint::Completions => {
             let malformed = |e: String| PromptError::Malformed(e);

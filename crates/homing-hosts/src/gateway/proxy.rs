@@ -158,7 +158,9 @@ impl Sending<'_> {
                 ask.overlaps = shell.core().overlaps(ask.partition, &ask.prompt);
                 shell.metrics().index_lookup.observe(began.elapsed().as_secs_f64());
             }
-            let mut granted = shell.admit(ask).await.map_err(|r| self.gateway.refusal(r))?;
+            let constrained = ask.constraints.is_some();
+            let admitted = shell.admit(ask).await;
+            let mut granted = admitted.map_err(|r| self.gateway.refusal(r, constrained))?;
             ask = loop {
                 match self.attempt(granted, record).await? {
                     Attempt::Answered(answer) => return Ok(answer),
@@ -202,7 +204,7 @@ impl Sending<'_> {
                     Some(failure) => match checked.failed(failure).await {
                         Ok(granted) => return Ok(Attempt::Moved(granted)),
                         Err(Refusal { cause: Cause::Answered, outcome, .. }) => outcome,
-                        Err(refusal) => return Err(self.gateway.refusal(refusal).into()),
+                        Err(refusal) => return Err(self.gateway.refusal(refusal, false).into()),
                     },
                     None => checked.answered_badly(),
                 };
@@ -213,7 +215,7 @@ impl Sending<'_> {
             }
             Dispatched::Failed(failure) => match checked.failed(failure).await {
                 Ok(granted) => Ok(Attempt::Moved(granted)),
-                Err(refusal) => Err(self.gateway.refusal(refusal).into()),
+                Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
             },
             Dispatched::TimedOut => Err(Error::worker_timeout(checked.answered_badly()).into()),
         }

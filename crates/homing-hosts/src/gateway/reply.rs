@@ -198,6 +198,11 @@ impl Error {
         Self { outcome: refusal.outcome, counted: true, ..error }
     }
 
+    /// The same in other words.
+    pub(super) fn saying(self, message: &str) -> Self {
+        Self { message: message.to_owned(), ..self }
+    }
+
     /// A retry can cure it: when those who are overloaded say so, else soon.
     fn again(self, refusal: &Refusal) -> Self {
         let after = refusal.retry_after.map_or(RETRY_MS, |d| d.as_millis() as u64);

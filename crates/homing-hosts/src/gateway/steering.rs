@@ -128,7 +128,7 @@ impl Steering {
         if self.allowed.is_none() && self.labels.is_empty() {
             return None;
         }
-        Some(Arc::new(Constraints { workers: self.allowed.clone(), labels: self.labels.clone() }))
+        Some(Arc::new(Constraints::new(self.allowed.clone(), self.labels.clone())))
     }
 }
 

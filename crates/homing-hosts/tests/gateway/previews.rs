@@ -157,6 +157,13 @@ async fn a_question_that_is_none_is_400() {
             "{wrong}"
         );
     }
+    let many: Vec<String> = (0..30_000).map(|i| format!(r#""h{i}": "x""#)).collect();
+    let many = format!(r#"{{"body": {{}}, "headers": {{{}}}}}"#, many.join(","));
+    assert_eq!(
+        world.api(&post_it(many.as_bytes())).await.0,
+        400,
+        "more headers than a request may have"
+    );
     let invalid = world.api(&post_it(b"{\"body\": \"\xff\"}")).await;
     assert_eq!(invalid.0, 400);
     world.end().await;

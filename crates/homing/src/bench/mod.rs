@@ -1,11 +1,13 @@
 //! `homing bench`: in-process speeds on this machine.
 //!
 //! * [`affinity`]: the table of sessions;
+//! * [`index`]: what each worker has cached;
 //! * [`meter`]: time without waiting for a core, and memory.
 //!
 //! Speed is reported and never judged here: the exit code says only whether it could be measured.
 
 mod affinity;
+mod index;
 mod meter;
 
 use crate::Failure;
@@ -40,6 +42,8 @@ pub(crate) struct Args {
 enum Part {
     /// Sessions: turns a second, longest call, memory
     Affinity,
+    /// The prefix index: look-ups, events a second, memory
+    Index,
 }
 
 /// Measures, and prints a table or JSON.
@@ -63,6 +67,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 let figures =
                     figures.map_err(|why| anyhow!("measuring the affinity table: {why}"))?;
                 object.insert("affinity".to_owned(), json_of(&figures));
+                tables += &figures.table();
+            }
+            Part::Index => {
+                let sizes = if args.quick { index::Sizes::QUICK } else { index::Sizes::FULL };
+                let progress = Progress::new(!args.json);
+                let figures = index::measure(sizes, &mut |what| progress.say(what));
+                drop(progress);
+                object.insert("index".to_owned(), figures.json());
                 tables += &figures.table();
             }
         }

@@ -86,16 +86,16 @@ impl Storm {
     }
 
     fn constraints(&mut self) -> Constraints {
-        let mut c = Constraints::default();
+        let (mut workers, mut labels) = (None, Vec::new());
         if self.dice.below(2) > 0 {
-            let some = (0..WORKERS).filter(|_| self.dice.below(2) > 0);
-            c.workers = Some(some.map(|i| format!("w{i}")).collect());
+            let some = (0..WORKERS).rev().filter(|_| self.dice.below(2) > 0);
+            workers = Some(some.map(|i| format!("w{i}")).collect());
         }
         if self.dice.below(2) > 0 {
             let (key, value) = one(&mut self.dice, &[("zone", "a"), ("zone", "b"), ("kind", "a")]);
-            c.labels.push((key.into(), value.into()));
+            labels.push((key.into(), value.into()));
         }
-        c
+        Constraints::new(workers, labels)
     }
 
     pub(super) fn admit(&mut self) {

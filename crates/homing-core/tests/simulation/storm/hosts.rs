@@ -315,7 +315,7 @@ impl Storm {
         meta.failure = Some(failure);
         meta.may_have_run |= failure == Failure::Broken;
         if let Failure::Overloaded(retry_after) = failure {
-            meta.sent_on = true;
+            meta.sent_on |= !waits;
             let (least, most) = (Duration::from_secs(1), Duration::from_secs(60));
             let until = self.now + retry_after.unwrap_or(least).clamp(least, most);
             if self.rows(&meta).iter().any(|r| r.id == failed) {

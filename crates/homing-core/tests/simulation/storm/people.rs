@@ -140,9 +140,13 @@ impl Storm {
             next.admit(now, ask)
         };
         let known = next.workers().into_iter().find(|v| v.info.id == kept.target.worker).unwrap();
+        // Its rank may have fallen out of range since it was bound.
+        let e = self.engines.iter().find(|e| *e.name == *known.info.spec.name).unwrap();
+        let there = kept.target.rank.is_none_or(|rank| e.ranks.has(rank));
         if known.models.is_empty() {
             // Where nobody serves the model yet it is not even known whose request it is.
-            if next.route(POOLS[pool]).is_ok() {
+            // And a rank that it hasn't any more is no home.
+            if next.route(POOLS[pool]).is_ok() && there {
                 let Admission::Refused(refusal) = hard(POOLS[pool]) else {
                     panic!("not known yet")
                 };
@@ -154,10 +158,11 @@ impl Storm {
             next.handle_fleet(now, FleetChange::Serves(id, vec![name])).unwrap();
             next.handle_fleet(now, FleetChange::Probed(id, Probe::Good)).unwrap();
         }
+        if next.route(POOLS[pool]).is_err() {
+            // Its worker serves another pool by now, and nobody else serves this one yet.
+            return;
+        }
         let Admission::Granted(grant) = hard(POOLS[pool]) else { panic!("its home is back") };
-        // Its rank may have fallen out of range since it was bound.
-        let e = self.engines.iter().find(|e| *e.name == *known.info.spec.name).unwrap();
-        let there = kept.target.rank.is_none_or(|rank| e.ranks.has(rank));
         assert!(!there || kept.target.admits(grant.target()), "R25: at home");
         next.abandon(now, grant, Abandon::NotDispatched);
     }

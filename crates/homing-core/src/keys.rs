@@ -1,8 +1,10 @@
-//! Which entry a session has: an extendible hash table (Fagin and others, 1979) of small segments.
+//! Which entry a key has (a session's, a block's): an extendible hash table (Fagin and others, 1979) of
+//! small segments.
 //!
-//! A plain hash map moves everything when it grows, and with ten million sessions that stalls every
-//! request for a second. Here a full segment splits in two: the most that one call ever does is to move
-//! 4,096 cells and, each time the sessions have doubled, to copy the directory of 4 bytes a segment.
+//! A plain hash map moves everything when it grows, and with ten million keys that stalls every request
+//! for a second. Here a full segment splits in two, and two that are nearly empty become one: the most that
+//! one call ever does is to move 4,096 cells and, each time the keys have doubled, to copy the directory of
+//! 4 bytes a segment.
 //!
 //! A cell holds 32 bits of the key's hash and the entry's number, so a look-up touches one cache line
 //! here and one there, and nothing but cells is read when a segment splits.
@@ -12,6 +14,8 @@ const BITS: u32 = 12;
 const CELLS: usize = 1 << BITS;
 /// A segment splits when it has more than this: linear probing gets slow beyond 7/8.
 const FULL: u16 = (CELLS / 8 * 7) as u16;
+/// Two segments become one when both together have at most this, and one of them at most a quarter of it.
+const SPARSE: u16 = (CELLS / 4) as u16;
 /// Bits of the hash that choose the segment, at most: the others choose the cell.
 const DEEPEST: u8 = 32 - BITS as u8;
 
@@ -21,14 +25,15 @@ const EMPTY: u64 = 0;
 struct Segment {
     /// `hash << 32 | entry + 1`.
     cells: Box<[u64; CELLS]>,
-    /// How many leading bits of the hash its keys share.
+    /// The leading bits of the hash that its keys share, and how many these are.
+    prefix: u32,
     depth: u8,
     len: u16,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     /// By the first `depth` bits of the hash: the segment.
     directory: Vec<u32>,
     depth: u8,
@@ -60,8 +65,8 @@ fn home(hash: u32) -> usize {
 }
 
 impl Segment {
-    fn new(depth: u8) -> Self {
-        Self { cells: Box::new([EMPTY; CELLS]), depth, len: 0 }
+    fn new(prefix: u32, depth: u8) -> Self {
+        Self { cells: Box::new([EMPTY; CELLS]), prefix, depth, len: 0 }
     }
 
     /// Puts a cell that is not there yet into a segment that has room.
@@ -109,17 +114,23 @@ impl Segment {
     }
 }
 
+impl Default for Keys {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Keys {
-    pub(super) fn new() -> Self {
-        Self { directory: vec![0], depth: 0, segments: vec![Segment::new(0)], len: 0 }
+    pub(crate) fn new() -> Self {
+        Self { directory: vec![0], depth: 0, segments: vec![Segment::new(0, 0)], len: 0 }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Bytes that it takes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.segments.len() * CELLS * size_of::<u64>()
             + self.segments.capacity() * size_of::<Segment>()
             + self.directory.capacity() * size_of::<u32>()
@@ -135,7 +146,7 @@ impl Keys {
     }
 
     /// The entry of `key`; `is` says whether an entry is of this very key.
-    pub(super) fn find(&self, key: u128, is: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, key: u128, is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = hash(key);
         let segment = &self.segments[self.segment(hash)];
         segment.find(hash, is).map(|at| entry_of(segment.cells[at]))
@@ -143,7 +154,7 @@ impl Keys {
 
     /// Adds a key that is not there. False: it has no place, since 3,584 keys share the first
     /// [`DEEPEST`] bits of their hashes, which keyed ones never do.
-    pub(super) fn insert(&mut self, key: u128, entry: u32) -> bool {
+    pub(crate) fn insert(&mut self, key: u128, entry: u32) -> bool {
         let hash = hash(key);
         loop {
             let number = self.segment(hash);
@@ -160,45 +171,84 @@ impl Keys {
     }
 
     /// Forgets a key.
-    pub(super) fn remove(&mut self, key: u128, entry: u32) {
+    pub(crate) fn remove(&mut self, key: u128, entry: u32) {
         let hash = hash(key);
         let number = self.segment(hash);
         let segment = &mut self.segments[number];
         if let Some(at) = segment.find(hash, |e| e == entry) {
             segment.clear(at);
             self.len -= 1;
+            if self.segments[number].len <= SPARSE / 4 {
+                self.merge(number);
+            }
         }
     }
 
     fn split(&mut self, number: usize, hash: u32) {
-        let depth = self.segments[number].depth;
+        let Segment { depth, prefix, .. } = self.segments[number];
         if depth == self.depth {
             self.directory = self.directory.iter().flat_map(|s| [*s, *s]).collect();
             self.depth += 1;
         }
-        let (mut low, mut high) = (Segment::new(depth + 1), Segment::new(depth + 1));
+        debug_assert_eq!(self.segment(hash), number, "a foreign segment");
+        let bit = 1 << (31 - depth);
+        let (mut low, mut high) =
+            (Segment::new(prefix, depth + 1), Segment::new(prefix | bit, depth + 1));
         for cell in self.segments[number].cells.iter().copied().filter(|c| *c != EMPTY) {
-            let upper = hash_of(cell) >> (31 - depth) & 1 == 1;
-            if upper { &mut high } else { &mut low }.put(cell);
+            if hash_of(cell) & bit == 0 { &mut low } else { &mut high }.put(cell);
         }
         self.segments[number] = low;
-        let other = self.segments.len() as u32;
         self.segments.push(high);
-        // All places that led to the old segment lie together; the upper half leads to the new one.
+        self.point_to(self.segments.len() - 1);
+    }
+
+    /// Joins a nearly empty segment with its other half, and the result with its own, as far as that goes.
+    fn merge(&mut self, mut number: usize) {
+        loop {
+            let Segment { depth, prefix, len, .. } = self.segments[number];
+            if depth == 0 || len > SPARSE / 4 {
+                return;
+            }
+            let other = self.segment(prefix ^ 1 << (32 - u32::from(depth)));
+            let half = &self.segments[other];
+            if half.depth != depth || half.len + len > SPARSE {
+                return;
+            }
+            let gone = std::mem::replace(&mut self.segments[number], Segment::new(0, 0));
+            let whole = &mut self.segments[other];
+            gone.cells.iter().copied().filter(|c| *c != EMPTY).for_each(|c| whole.put(c));
+            (whole.depth, whole.prefix) = (depth - 1, prefix.min(whole.prefix));
+            self.point_to(other);
+            // The last one takes the number that is free now.
+            let last = self.segments.len() - 1;
+            self.segments.swap_remove(number);
+            if number != last {
+                self.point_to(number);
+            }
+            if other != last {
+                number = other;
+            }
+        }
+    }
+
+    /// Its places lead to the segment: they lie together.
+    fn point_to(&mut self, number: usize) {
+        let Segment { depth, prefix, .. } = self.segments[number];
+        let first = self.place(prefix);
         let spread = 1usize << (self.depth - depth);
-        let first = self.place(hash) & !(spread - 1);
-        self.directory[first + spread / 2..first + spread].fill(other);
+        self.directory[first..first + spread].fill(number as u32);
     }
 
     /// Invariants.
     ///
     /// # Panics
     /// When one is violated.
-    pub(super) fn check(&self, key_of: impl Fn(u32) -> Option<u128>) {
+    pub(crate) fn check(&self, key_of: impl Fn(u32) -> Option<u128>) {
         let mut all = 0;
         for (number, segment) in self.segments.iter().enumerate() {
             let used = || segment.cells.iter().filter(|c| **c != EMPTY);
             assert_eq!(used().count(), usize::from(segment.len), "the length of a segment");
+            assert_eq!(self.segment(segment.prefix), number, "a segment that nothing leads to");
             all += usize::from(segment.len);
             for cell in used() {
                 assert_eq!(self.segment(hash_of(*cell)), number, "a cell in a foreign segment");
@@ -240,6 +290,16 @@ mod tests {
             assert_eq!(keys.find(key(i), |e| e == i), (i % 3 == 0).then_some(i));
         }
         assert_eq!(keys.len(), (N as usize).div_ceil(3));
+        let (full, most) = (keys.bytes(), keys.segments.len());
+        for i in (0..N).filter(|i| i % 3 == 0) {
+            keys.remove(key(i), i);
+            if i % 999 == 0 {
+                keys.check(|e| Some(key(e)));
+            }
+        }
+        assert!(keys.segments.len() * 20 <= most, "{} of {most} are left", keys.segments.len());
+        assert!(keys.bytes() * 10 < full);
+        assert!(keys.insert(key(7), 7) && keys.find(key(7), |e| e == 7) == Some(7));
     }
 
     #[test]

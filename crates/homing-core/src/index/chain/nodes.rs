@@ -1,0 +1,216 @@
+//! One node a distinct prefix: its chain, who holds it, and what engines call it.
+//!
+//! Nodes lie in pages, and a block that follows another lies behind it where it can: so a prompt's
+//! prefix is read as a run of memory, and only where the run breaks its next block is looked up. A page
+//! that nobody needs any more is given back.
+
+use super::sets::SetId;
+use crate::hash::{ChainHash, EngineHash};
+use crate::keys::Keys;
+
+/// Nodes of a page: as many as a word has bits.
+const PAGE: u32 = 64;
+
+/// A block that so many follow begins a run.
+const RUN: usize = 8;
+
+/// The number of a node.
+pub(super) type Slot = u32;
+
+/// See the module. 24 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub(super) chain: ChainHash,
+    /// What its engines call it, where [`Self::named`].
+    pub(super) engine: EngineHash,
+    /// Who holds it.
+    pub(super) set: SetId,
+    /// Which hash space its children are in, unless they say so themselves.
+    pub(super) space: u16,
+    /// `engine` leads here.
+    pub(super) named: bool,
+}
+
+const _: () = assert!(size_of::<Node>() == 24, "a node is three words");
+
+#[derive(Debug)]
+struct Page {
+    /// Which nodes are somebody's, a bit each.
+    used: u64,
+    /// It is in [`Nodes::roomy`].
+    listed: bool,
+    nodes: [Node; PAGE as usize],
+}
+
+/// All nodes of an index.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    pages: Vec<Option<Box<Page>>>,
+    /// Pages with room, each once; some may have filled, or gone, since.
+    roomy: Vec<u32>,
+    /// Pages that have gone.
+    gone: Vec<u32>,
+    by_chain: Keys,
+    by_engine: Keys,
+    len: usize,
+}
+
+const EMPTY: Node =
+    Node { chain: ChainHash(0), engine: EngineHash(0), set: SetId::EMPTY, space: 0, named: false };
+
+impl Nodes {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The node, if it is somebody's.
+    pub(super) fn get(&self, slot: Slot) -> Option<&Node> {
+        let page = self.pages.get((slot / PAGE) as usize)?.as_ref()?;
+        let i = slot % PAGE;
+        (page.used >> i & 1 == 1).then(|| &page.nodes[i as usize])
+    }
+
+    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut Node> {
+        let page = self.pages.get_mut((slot / PAGE) as usize)?.as_mut()?;
+        let i = slot % PAGE;
+        (page.used >> i & 1 == 1).then(|| &mut page.nodes[i as usize])
+    }
+
+    /// The node of a prefix; most often it lies behind `before`.
+    pub(super) fn find(&self, chain: ChainHash, before: Option<Slot>) -> Option<Slot> {
+        let next = before.map(|slot| slot + 1);
+        if let Some(slot) = next.filter(|s| self.get(*s).is_some_and(|n| n.chain == chain)) {
+            return Some(slot);
+        }
+        self.by_chain.find(key(chain.0), |s| self.get(s).is_some_and(|n| n.chain == chain))
+    }
+
+    /// The node that is called so.
+    pub(super) fn called(&self, engine: EngineHash, before: Option<Slot>) -> Option<Slot> {
+        let is = |n: &Node| n.named && n.engine == engine;
+        let next = before.map(|slot| slot + 1);
+        if let Some(slot) = next.filter(|s| self.get(*s).is_some_and(is)) {
+            return Some(slot);
+        }
+        self.by_engine.find(key(engine.0), |s| self.get(s).is_some_and(is))
+    }
+
+    /// A new node of a prefix that has none, behind `before` if there is room. It is called `engine` unless
+    /// another is; about so many will `follow` it. `None`: there is no room in all.
+    pub(super) fn insert(
+        &mut self,
+        chain: ChainHash,
+        engine: EngineHash,
+        space: u16,
+        before: Option<Slot>,
+        follow: usize,
+    ) -> Option<Slot> {
+        let behind =
+            before.map(|slot| slot + 1).filter(|s| s % PAGE != 0 && self.get(*s).is_none());
+        let slot = match behind {
+            Some(slot) => slot,
+            None => self.room(follow)?,
+        };
+        let named = self.called(engine, None).is_none();
+        if !self.by_chain.insert(key(chain.0), slot) {
+            return None;
+        }
+        let named = named && self.by_engine.insert(key(engine.0), slot);
+        let page = self.pages[(slot / PAGE) as usize].as_mut()?;
+        page.used |= 1 << (slot % PAGE);
+        page.nodes[(slot % PAGE) as usize] = Node { chain, engine, space, named, ..EMPTY };
+        self.len += 1;
+        Some(slot)
+    }
+
+    /// A free slot: of a page of its own for a run, as long as pages are well used; else anywhere.
+    fn room(&mut self, follow: usize) -> Option<Slot> {
+        let pages = self.pages.len() - self.gone.len();
+        let run = follow >= RUN && self.len * 2 >= pages * PAGE as usize;
+        while let Some(number) = self.roomy.last().copied().filter(|_| !run) {
+            let page = self.pages[number as usize].as_mut().filter(|p| p.used < u64::MAX);
+            if let Some(page) = page {
+                return Some(number * PAGE + (!page.used).trailing_zeros());
+            }
+            self.roomy.pop();
+            if let Some(page) = &mut self.pages[number as usize] {
+                page.listed = false;
+            }
+        }
+        let number = match self.gone.pop() {
+            Some(number) => number,
+            None => {
+                self.pages.push(None);
+                u32::try_from(self.pages.len() - 1).ok().filter(|n| *n < u32::MAX / PAGE - 1)?
+            }
+        };
+        let page = Page { used: 0, listed: true, nodes: [EMPTY; PAGE as usize] };
+        self.pages[number as usize] = Some(Box::new(page));
+        self.roomy.push(number);
+        Some(number * PAGE)
+    }
+
+    /// Nobody holds it any more.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let Some(node) = self.get(slot).copied() else { return };
+        self.by_chain.remove(key(node.chain.0), slot);
+        if node.named {
+            self.by_engine.remove(key(node.engine.0), slot);
+        }
+        self.len -= 1;
+        let number = slot / PAGE;
+        let Some(page) = self.pages[number as usize].as_mut() else { return };
+        page.used &= !(1 << (slot % PAGE));
+        if page.used == 0 && !page.listed {
+            self.pages[number as usize] = None;
+            self.gone.push(number);
+        } else if page.used == 0 {
+            // Somewhere in the list; what is there is looked at when its turn comes.
+            self.roomy.retain(|n| *n != number);
+            self.pages[number as usize] = None;
+            self.gone.push(number);
+        } else if !page.listed {
+            page.listed = true;
+            self.roomy.push(number);
+        }
+        if self.len == 0 {
+            *self = Self::default();
+        }
+    }
+
+    /// Every node with its number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Node)> {
+        (0..self.pages.len() as u32 * PAGE).filter_map(|slot| Some((slot, self.get(slot)?)))
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let pages = self.pages.iter().flatten().count() * size_of::<Page>();
+        pages
+            + self.pages.capacity() * size_of::<Option<Box<Page>>>()
+            + self.roomy.capacity() * size_of::<u32>()
+            + self.by_chain.bytes()
+            + self.by_engine.bytes()
+    }
+
+    /// Invariants.
+    ///
+    /// # Panics
+    /// When one is violated.
+    pub(super) fn check(&self) {
+        let named = self.iter().filter(|(_, n)| n.named).count();
+        assert_eq!((self.iter().count(), self.by_chain.len()), (self.len, self.len), "nodes");
+        assert_eq!(named, self.by_engine.len(), "names");
+        for (slot, node) in self.iter() {
+            assert_eq!(self.find(node.chain, None), Some(slot), "a prefix that is not found");
+            assert!(!node.named || self.called(node.engine, None) == Some(slot), "a lost name");
+        }
+        self.by_chain.check(|slot| self.get(slot).map(|n| key(n.chain.0)));
+        self.by_engine.check(|slot| self.get(slot).map(|n| key(n.engine.0)));
+    }
+}
+
+/// Engines' names may be small numbers: mixed, so that they spread.
+fn key(hash: u64) -> u128 {
+    u128::from(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ hash.rotate_left(32))
+}

@@ -1,0 +1,142 @@
+//! Sets of targets, each distinct one stored once: blocks that are held by the same targets, which is
+//! what most neighbours are, share one set, and comparing two of them is comparing two numbers.
+
+use foldhash::fast::FixedState;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+
+/// The number of a target.
+pub(super) type TargetNo = u16;
+
+/// The number of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SetId(u32);
+
+impl SetId {
+    /// The one that nobody is in.
+    pub(super) const EMPTY: Self = Self(0);
+}
+
+/// A bit a target, without zero words at the end.
+pub(super) type Words = SmallVec<[u64; 2]>;
+
+#[derive(Debug)]
+struct Entry {
+    words: Words,
+    /// Nodes that have it.
+    users: usize,
+}
+
+/// All sets of an index.
+#[derive(Debug)]
+pub(super) struct Sets {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    by_words: HashMap<Words, u32, FixedState>,
+    /// The last change: neighbours change alike.
+    last: Option<(SetId, TargetNo, SetId)>,
+}
+
+impl Default for Sets {
+    fn default() -> Self {
+        let empty = Entry { words: Words::new(), users: 0 };
+        let (free, by_words, last) = Default::default();
+        Self { entries: vec![empty], free, by_words, last }
+    }
+}
+
+impl Sets {
+    pub(super) fn words(&self, set: SetId) -> &[u64] {
+        &self.entries[set.0 as usize].words
+    }
+
+    pub(super) fn has(&self, set: SetId, target: TargetNo) -> bool {
+        let word = self.words(set).get(target as usize / 64);
+        word.is_some_and(|w| w >> (target % 64) & 1 == 1)
+    }
+
+    /// A node with `set` gets or loses `target`; the set that it has from then on.
+    pub(super) fn flip(&mut self, set: SetId, target: TargetNo) -> SetId {
+        let next = match self.last {
+            Some((from, who, to)) if (from, who) == (set, target) => to,
+            _ => self.flipped(set, target),
+        };
+        self.last = Some((set, target, next));
+        if next != SetId::EMPTY {
+            self.entries[next.0 as usize].users += 1;
+        }
+        self.drop_user(set);
+        next
+    }
+
+    fn flipped(&mut self, set: SetId, target: TargetNo) -> SetId {
+        let mut words = self.entries[set.0 as usize].words.clone();
+        let at = target as usize / 64;
+        if words.len() <= at {
+            words.resize(at + 1, 0);
+        }
+        words[at] ^= 1 << (target % 64);
+        while words.last() == Some(&0) {
+            words.pop();
+        }
+        if words.is_empty() {
+            return SetId::EMPTY;
+        }
+        if let Some(known) = self.by_words.get(&words) {
+            return SetId(*known);
+        }
+        let entry = Entry { words: words.clone(), users: 0 };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.entries[number as usize] = entry;
+                number
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.by_words.insert(words, number);
+        SetId(number)
+    }
+
+    /// One node less has it.
+    fn drop_user(&mut self, set: SetId) {
+        if set == SetId::EMPTY {
+            return;
+        }
+        let entry = &mut self.entries[set.0 as usize];
+        entry.users -= 1;
+        if entry.users == 0 {
+            let words = std::mem::take(&mut entry.words);
+            self.by_words.remove(&words);
+            self.free.push(set.0);
+            self.last = None;
+        }
+        if self.by_words.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// Bytes that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let spilled = |e: &Entry| if e.words.spilled() { e.words.capacity() * 8 } else { 0 };
+        self.entries.capacity() * size_of::<Entry>()
+            + 2 * self.entries.iter().map(spilled).sum::<usize>()
+            + self.by_words.capacity() * size_of::<(Words, u32)>()
+    }
+
+    /// Invariants; `users` counts the nodes that have a set.
+    ///
+    /// # Panics
+    /// When one is violated.
+    pub(super) fn check(&self, users: impl Fn(SetId) -> usize) {
+        for (number, entry) in self.entries.iter().enumerate().skip(1) {
+            let free = self.free.contains(&(number as u32));
+            assert_eq!(entry.users == 0, free, "a set that nobody has and nobody frees");
+            assert_eq!(entry.users, users(SetId(number as u32)), "the users of a set");
+            let found = self.by_words.get(&entry.words).copied();
+            assert!(free || found == Some(number as u32), "a set that is not found");
+        }
+    }
+}

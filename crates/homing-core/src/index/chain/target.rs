@@ -1,0 +1,111 @@
+//! What one target (a rank of a worker) says of itself: the names of its blocks where they are its own, and
+//! blocks whose parents were never seen.
+
+use super::nodes::Slot;
+use crate::hash::{EngineHash, HashSpace};
+use foldhash::fast::FixedState;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+pub(super) type Map<K, V> = HashMap<K, V, FixedState>;
+
+/// A block that waits for its parent. The tokens are kept, since their hash depends on the parent's space.
+#[derive(Debug)]
+pub(super) struct Orphan {
+    pub(super) parent: EngineHash,
+    pub(super) tokens: Box<[u32]>,
+    pub(super) own: Option<HashSpace>,
+    pub(super) copies: u32,
+}
+
+/// How a target's blocks are called.
+///
+/// Engines that hash with the same seed give equal prefixes equal names, and the nodes' own names do for
+/// all of them. One with a seed of its own, which is what engines draw unless they are told, has a list.
+#[derive(Debug)]
+pub(super) enum Names {
+    /// As the nodes are; the copies beyond the first.
+    Common { copies: Map<EngineHash, u32> },
+    /// Its own: where each leads, and its copies; and how many lead to a node, where that is more than one.
+    Own { blocks: Map<EngineHash, (Slot, u32)>, more: Map<Slot, u32> },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) names: Names,
+    /// Blocks that stand, by name.
+    pub(super) standing: usize,
+    pub(super) orphans: Map<EngineHash, Orphan>,
+    /// Orphans, behind the parent that they wait for.
+    waiting: BTreeSet<(EngineHash, EngineHash)>,
+    /// Tokens that they keep.
+    pub(super) waiting_tokens: usize,
+    /// Groups that were announced as something else than full attention.
+    pub(super) other_groups: HashSet<u32, FixedState>,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self {
+            names: Names::Common { copies: Map::default() },
+            standing: 0,
+            orphans: Map::default(),
+            waiting: BTreeSet::new(),
+            waiting_tokens: 0,
+            other_groups: HashSet::default(),
+        }
+    }
+}
+
+impl Target {
+    /// Blocks of every kind, each once.
+    pub(super) fn len(&self) -> usize {
+        self.standing + self.orphans.len()
+    }
+
+    /// A block waits for its parent.
+    pub(super) fn wait(&mut self, hash: EngineHash, orphan: Orphan) {
+        self.waiting_tokens += orphan.tokens.len();
+        self.waiting.insert((orphan.parent, hash));
+        self.orphans.insert(hash, orphan);
+    }
+
+    /// It waits no longer.
+    pub(super) fn stop_waiting(&mut self, hash: EngineHash) -> Option<Orphan> {
+        let orphan = self.orphans.remove(&hash)?;
+        self.waiting_tokens -= orphan.tokens.len();
+        self.waiting.remove(&(orphan.parent, hash));
+        Some(orphan)
+    }
+
+    /// Somebody who waits for `parent`.
+    pub(super) fn child(&self, parent: EngineHash) -> Option<EngineHash> {
+        let children = (parent, EngineHash(0))..=(parent, EngineHash(u64::MAX));
+        self.waiting.range(children).next().map(|(_, child)| *child)
+    }
+
+    /// Bytes that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let names = match &self.names {
+            Names::Common { copies } => copies.capacity() * size_of::<(EngineHash, u32)>(),
+            Names::Own { blocks, more } => {
+                blocks.capacity() * (size_of::<(EngineHash, (Slot, u32))>() + 1)
+                    + more.capacity() * size_of::<(Slot, u32)>()
+            }
+        };
+        names
+            + self.orphans.capacity() * size_of::<(EngineHash, Orphan)>()
+            + self.waiting.len() * 2 * size_of::<(EngineHash, EngineHash)>()
+            + self.waiting_tokens * size_of::<u32>()
+    }
+
+    /// Invariants.
+    ///
+    /// # Panics
+    /// When one is violated.
+    pub(super) fn check(&self) {
+        assert_eq!(self.waiting.len(), self.orphans.len(), "orphans that wait for nobody");
+        let kept: usize = self.orphans.values().map(|o| o.tokens.len()).sum();
+        assert_eq!(kept, self.waiting_tokens, "the orphans' tokens");
+    }
+}
