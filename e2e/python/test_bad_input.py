@@ -199,10 +199,11 @@ def test_a_malformed_kv_event_is_counted_and_the_feed_goes_on():
         for payload in malformed:
             publisher.publish(payload)
         publisher.publish(publisher.stored(900, blocks=4))
-        eventually(lambda: cached_blocks(router) == 7, "the event after them applied")
+        # a message that can't be read may have told of removals: what came before is not believed any more
+        eventually(lambda: cached_blocks(router) == 4, "the event after them applied")
         counted = router.metric("homing_kv_events_total", kind="malformed")
         assert counted == len(malformed), counted
-        assert router.metric("homing_index_blocks", worker="w0") == 7
+        assert router.metric("homing_index_blocks", worker="w0") == 4
         # lines gather for some milliseconds before they are written
         told = lambda: [line for line in router.stderr().splitlines() if "malformed" in line.lower()]
         eventually(told, "the log tells of it")

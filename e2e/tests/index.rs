@@ -8,11 +8,18 @@ use homing_sim::engine::{CacheConfig, EngineConfig};
 use homing_sim::serve::{Mock, MockConfig, MockHandle};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 fn engine(seed: u64) -> MockHandle {
+    lossy(seed, 0)
+}
+
+/// Of whose event messages every so manyth is lost; 0: none.
+fn lossy(seed: u64, kv_drop_every: u64) -> MockHandle {
     let cache = CacheConfig { blocks: 96, seed, ..CacheConfig::default() };
     let engine = EngineConfig { cache, ..EngineConfig::default() };
-    Mock::start(MockConfig { engine, speedup: 200.0, ..MockConfig::default() }).unwrap()
+    let config = MockConfig { engine, speedup: 200.0, kv_drop_every, ..MockConfig::default() };
+    Mock::start(config).unwrap()
 }
 
 fn workers(router: &Serve) -> Vec<Value> {
@@ -30,26 +37,42 @@ fn chat(router: &Serve, session: &str, messages: &[Value]) -> (String, u64) {
     (text, answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap())
 }
 
-#[test]
-fn the_index_equals_the_engines_caches_under_evictions() {
-    let Some(binary) = binary() else { return };
-    let engines = [engine(1), engine(2)];
-    let folder = std::env::temp_dir().join(format!("homing-e2e-index-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let config = folder.join("homing.toml");
+/// Removed with what is in it.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Left behind in a temporary place at worst.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A router in front of them that follows their events.
+fn router(binary: &PathBuf, engines: &[MockHandle], name: &str) -> (Serve, Folder) {
+    let folder = format!("homing-e2e-index-{name}-{}", std::process::id());
+    let folder = Folder(std::env::temp_dir().join(folder));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let config = folder.0.join("homing.toml");
     let tokenizer = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/tokenizer");
     let model = format!("[[models]]\nname = \"homing-mock\"\ntokenizer = \"{tokenizer}\"\n");
     std::fs::write(&config, model).unwrap();
     let mut args = vec!["--config", config.to_str().unwrap()];
-    for e in &engines {
+    for e in engines {
         args.extend(["--worker", e.url()]);
     }
-    let router = Serve::start(&binary, &args).unwrap();
-    eventually("both feeds are followed", || {
+    let router = Serve::start(binary, &args).unwrap();
+    eventually("the feeds are followed", || {
         let followed = |w: &Value| w["state"] == "ready" && w["index"] == "events";
-        workers(&router).iter().filter(|w| followed(w)).count() == 2
+        workers(&router).iter().filter(|w| followed(w)).count() == engines.len()
     });
+    (router, folder)
+}
 
+#[test]
+fn the_index_equals_the_engines_caches_under_evictions() {
+    let Some(binary) = binary() else { return };
+    let engines = [engine(1), engine(2)];
+    let (router, _folder) = router(&binary, &engines, "clean");
     let mut reused = 0;
     for s in 0..12 {
         let mut messages = vec![
@@ -77,6 +100,37 @@ fn the_index_equals_the_engines_caches_under_evictions() {
     }
     let (_, models) = call(&router.gateway, "GET", "/v1/models", None).unwrap();
     assert_eq!(models["data"][0]["id"], "homing-mock");
-    drop(router);
-    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn f24_of_an_engine_whose_events_get_lost_all_is_known_that_it_has() {
+    let Some(binary) = binary() else { return };
+    let engines = [lossy(3, 3)];
+    let engine = &engines[0];
+    // Before the router comes: only a replay tells of it.
+    let body = json!({"model": "homing-mock", "max_tokens": 40, "ignore_eos": true,
+        "messages": [{"role": "user", "content": "Who was here first? ".repeat(20)}]});
+    let address = engine.url().strip_prefix("http://").unwrap();
+    assert_eq!(call(address, "POST", "/v1/chat/completions", Some(&body)).unwrap().0, 200);
+    let (router, _folder) = router(&binary, &engines, "lossy");
+    let known = || workers(&router)[0]["cached_blocks"].clone();
+    let there = || engine.cached_blocks().into_iter().collect::<BTreeSet<_>>().len();
+    eventually("what was there before is known", || known() == there());
+    for n in 0..12 {
+        let text = format!("Question {n}: {}", "tell me more about it. ".repeat(12));
+        chat(&router, &format!("s{n}"), &[json!({"role": "user", "content": text})]);
+    }
+    // The last message may be one of the lost, which shows with the next.
+    let mut n = 0;
+    eventually("the index has caught up", || {
+        n += 1;
+        let text = format!("And {n}?");
+        chat(&router, "last", &[json!({"role": "user", "content": text})]);
+        (0..50).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            known() == there()
+        })
+    });
+    assert!(there() > 60, "the cache is full: {}", there());
+    assert_eq!(workers(&router)[0]["index"], "events", "nothing was given up for long");
 }

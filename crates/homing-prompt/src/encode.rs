@@ -118,7 +118,7 @@ fn ids(list: &[Value]) -> Result<Vec<u32>, PromptError> {
         .collect()
 }
 
-fn within_limit(bytes: usize) -> Result<(), PromptError> {
+pub(crate) fn within_limit(bytes: usize) -> Result<(), PromptError> {
     if bytes > TEXT_LIMIT { Err(PromptError::TooLong { limit: TEXT_LIMIT }) } else { Ok(()) }
 }
 

@@ -11,11 +11,17 @@
 //! before it renders (module [`chat`]), Hugging Face's `apply_chat_template` has its own Jinja
 //! dialect (`template`), and that dialect prints values as Python does (`python`).
 //!
-//! Calls may take milliseconds per 10 KB of text: run them on a compute pool, not on an I/O thread.
+//! A turn repeats its conversation, so [`ModelPrompt::chat_prompt`] keeps what it encoded (`cut`:
+//! where a text may be cut, `cache`, `incremental`), and gives what the plain way gives.
+//!
+//! Calls may take milliseconds per 10 KB of new text: run them on a compute pool, not on an I/O thread.
 
+mod cache;
 pub mod chat;
+mod cut;
 mod encode;
 mod error;
+mod incremental;
 mod load;
 mod python;
 mod strftime;
@@ -23,6 +29,7 @@ mod template;
 #[cfg(test)]
 mod testing;
 
+pub use cache::{CacheStats, PromptCache};
 pub use chat::{ChatBody, ChatInput};
 pub use encode::Specials;
 pub use error::{LoadError, PromptError};

@@ -12,7 +12,9 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
+use crate::cache::PromptCache;
 use crate::chat::ChatInput;
+use crate::cut::Cuts;
 use crate::error::{LoadError, PromptError};
 use crate::template::Templates;
 
@@ -33,9 +35,12 @@ pub const BUILTIN_FILES: [(&str, &[u8]); 3] = [
     ("chat_template.jinja", include_bytes!("../../../assets/tokenizer/chat_template.jinja")),
 ];
 
-/// Renders a model's chats and encodes its prompts. Immutable and shareable between threads.
+/// Renders a model's chats and encodes its prompts. Shareable between threads; nothing of it changes
+/// but what its cache holds, and that shows in nothing but time.
 pub struct ModelPrompt {
     pub(crate) tokenizer: Tokenizer,
+    pub(crate) cuts: Cuts,
+    pub(crate) cache: PromptCache,
     templates: Option<Templates>,
     eos: Option<String>,
 }
@@ -147,7 +152,13 @@ impl ModelPrompt {
                 reason: e.to_string(),
             })?;
         }
-        Ok(Self { tokenizer: parsed, templates: any.then_some(templates), eos })
+        Ok(Self {
+            cuts: Cuts::of(&parsed),
+            cache: PromptCache::default(),
+            tokenizer: parsed,
+            templates: any.then_some(templates),
+            eos,
+        })
     }
 }
 

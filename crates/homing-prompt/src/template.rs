@@ -96,19 +96,28 @@ impl Templates {
         }
         let name = self.choose(tools.is_some())?;
         let context = self.context(input, &messages, tools.as_deref())?;
-        let text = match run(&self.env_here, name, context.clone()) {
-            Err(PromptError::OutOfFuel { .. }) => std::thread::scope(|scope| {
-                std::thread::Builder::new()
-                    .name("template".into())
-                    .stack_size(STACK)
-                    .spawn_scoped(scope, || run(&self.env, name, context))
-                    .map_err(|e| PromptError::Template(format!("cannot start its thread: {e}")))?
-                    .join()
-                    .unwrap_or_else(|_| Err(PromptError::Template("it panicked".into())))
-            }),
-            other => other,
+        let text = if takes_long(&messages) {
+            self.run_apart(name, context)
+        } else {
+            match run(&self.env_here, name, context.clone()) {
+                Err(PromptError::OutOfFuel { .. }) => self.run_apart(name, context),
+                other => other,
+            }
         }?;
         if input.continue_final_message { cut_at_mark(text) } else { Ok(text) }
+    }
+
+    /// Runs a template on a stack of its own, with all the fuel.
+    fn run_apart(&self, name: &str, context: Value) -> Result<String, PromptError> {
+        std::thread::scope(|scope| {
+            std::thread::Builder::new()
+                .name("template".into())
+                .stack_size(STACK)
+                .spawn_scoped(scope, || run(&self.env, name, context))
+                .map_err(|e| PromptError::Template(format!("cannot start its thread: {e}")))?
+                .join()
+                .unwrap_or_else(|_| Err(PromptError::Template("it panicked".into())))
+        })
     }
 
     /// A model may name several templates: "tool_use" serves requests with tools, "default" all
@@ -163,6 +172,15 @@ impl Templates {
         }
         Ok(Value::from_pairs(variables))
     }
+}
+
+/// Whether the first try would most likely run out of [`FUEL_HERE`]: half of what a message costs
+/// real templates, and all of its text printed once. A wrong guess costs a thread, or the first try.
+fn takes_long(messages: &[Json]) -> bool {
+    let steps = messages.iter().map(|m| {
+        50 + m.get("content").and_then(Json::as_str).map_or(0, |text| text.len() as u64 / 64)
+    });
+    steps.sum::<u64>() > FUEL_HERE
 }
 
 fn run(env: &Environment<'_>, name: &str, context: Value) -> Result<String, PromptError> {

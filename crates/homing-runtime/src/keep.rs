@@ -273,9 +273,12 @@ impl Keeper {
 )]
 pub struct TakenError(PathBuf);
 
-/// Takes the lock beside the snapshot, which outlives no process. `None`: the folder takes no locks, or
-/// nothing can be written there, which the first write will say better.
+/// Takes the lock beside the snapshot, which outlives no process. `None`: the folder takes no locks, or what
+/// is there is no file, or nothing can be written there, which the first write will say better.
 fn lock(path: &Path) -> Result<Option<File>, TakenError> {
+    if path.exists() && !path.is_file() {
+        return Ok(None);
+    }
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let options = File::options().write(true).create(true).truncate(false).open(name);

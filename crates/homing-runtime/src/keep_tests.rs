@@ -59,6 +59,7 @@ fn r25_sessions_come_back_with_the_secret_that_keys_them() {
     ["a", "b", "c"].iter().for_each(|w| up(&first, w));
     let homes: Vec<_> = (0..20).map(|i| turn(&first, &format!("s{i}")).0).collect();
     assert_eq!(first.write().unwrap().bindings, 20);
+    drop(first);
 
     let (second, restored) = router(&path, 2);
     assert_eq!(restored, Restored { bindings: 20, left: 0 });
@@ -71,6 +72,7 @@ fn r25_sessions_come_back_with_the_secret_that_keys_them() {
 
     // A third without one of the workers: its sessions move, the others stay.
     second.write().unwrap();
+    drop(second);
     let (third, _) = router(&path, 3);
     ["a", "b"].iter().for_each(|w| up(&third, w));
     for (i, home) in homes.iter().enumerate() {
@@ -89,10 +91,11 @@ fn r25_what_can_t_be_read_is_set_aside_and_stops_nothing() {
     let (keeper, restored) = router(&path, 1);
     assert_eq!(restored, Restored::default());
     assert!(!path.exists(), "set aside");
-    assert_eq!(dir.names().len(), 1);
+    assert_eq!(dir.names().iter().filter(|n| n.contains("damaged")).count(), 1);
     up(&keeper, "a");
     assert_eq!(turn(&keeper, "s").1, "new");
     keeper.write().unwrap();
+    drop(keeper);
     assert_eq!(router(&path, 2).1.bindings, 1);
 }
 
@@ -117,6 +120,7 @@ fn r25_a_file_of_another_key_is_set_aside() {
     up(&first, "a");
     turn(&first, "s");
     first.write().unwrap();
+    drop(first);
     assert_eq!(with_key(1).1, 1, "the same key");
     assert_eq!(with_key(2).1, 0, "another");
     assert!(!path.exists());
@@ -134,6 +138,7 @@ fn r25_a_worker_that_has_not_told_what_it_serves_is_waited_for_and_another_life_
     let at_a: Vec<String> =
         (0..40).map(|i| format!("s{i}")).filter(|s| turn(&first, s).0 == "a").collect();
     first.write().unwrap();
+    drop(first);
     for (started, stays) in [(1000, true), (2000, false)] {
         let (second, _) = router(&path, 2);
         let core = second.shell.core();
@@ -173,4 +178,33 @@ fn nothing_new_is_not_written_again() {
     assert!(keeper.has_changed());
     keeper.write().unwrap();
     assert!(!keeper.has_changed());
+}
+
+#[test]
+fn r25_a_file_has_one_router() {
+    let dir = Folder::new();
+    let path = dir.snapshot();
+    let (first, _) = router(&path, 1);
+    let other = keyed(&path, 2);
+    let error = Keeper::new(shell(&other), path.clone(), other).unwrap_err();
+    assert!(error.to_string().contains("state.snap"), "{error}");
+    drop(first);
+    router(&path, 3);
+}
+
+#[test]
+fn the_files_are_looked_at_before_a_start() {
+    let dir = Folder::new();
+    let with = |key_file: Option<PathBuf>, snapshot: Option<PathBuf>| {
+        look_at_files(&Affinity { key_file, snapshot, ..settings("").affinity })
+    };
+    assert_eq!(with(None, Some(dir.snapshot())), Ok(()));
+    assert!(with(None, Some(dir.file("no/such"))).unwrap_err().contains("folder"));
+    fs::create_dir(dir.file("folder")).unwrap();
+    assert!(with(None, Some(dir.file("folder"))).unwrap_err().contains("not a file"));
+    assert!(with(Some(dir.file("key")), None).unwrap_err().contains("affinity.key_file"));
+    fs::write(dir.file("key"), [1; 5]).unwrap();
+    assert!(with(Some(dir.file("key")), None).unwrap_err().contains("32"));
+    fs::write(dir.file("key"), [1; 32]).unwrap();
+    assert_eq!(with(Some(dir.file("key")), Some(dir.snapshot())), Ok(()));
 }

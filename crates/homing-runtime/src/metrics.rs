@@ -3,7 +3,7 @@
 //!
 //! Names are those of `docs/metrics.md`; counters get their `_total` from the library.
 
-use crate::ingest::FeedBook;
+use crate::ingest::{FeedBook, FeedStats};
 use crate::shell::Shell;
 use homing_core::affinity::MoveReason;
 use homing_core::affinity::Outcome;
@@ -350,7 +350,27 @@ impl Collector for Watcher {
         let gaps: Vec<_> =
             book.iter().map(|(name, s)| ([("worker", name.as_str())], s.gaps)).collect();
         let series = gaps.iter().map(|(l, v)| (&l[..], *v));
-        family(&mut e, "kv_event_gaps", "Holes in a worker's event stream", counter, series)
+        family(&mut e, "kv_event_gaps", "Holes in a worker's event stream", counter, series)?;
+        let replays: Vec<_> = book
+            .iter()
+            .flat_map(|(name, s)| {
+                s.replays().map(|(how, n)| ([("worker", name.as_str()), ("outcome", how)], n))
+            })
+            .collect();
+        let help = "Questions to a worker's replay socket, by what came of them";
+        let series = replays.iter().map(|(l, v)| (&l[..], *v));
+        family(&mut e, "kv_event_replays", help, counter, series)?;
+        let of_feeds = |f: &dyn Fn(&FeedStats) -> u64| -> Vec<_> {
+            book.iter().map(|(name, s)| ([("worker", name.as_str())], f(s))).collect()
+        };
+        let lost = of_feeds(&|s| s.lost);
+        let help = "Holes that no replay filled: what was known of the cache was forgotten";
+        let series = lost.iter().map(|(l, v)| (&l[..], *v));
+        family(&mut e, "kv_event_gaps_lost", help, counter, series)?;
+        let uncertain = of_feeds(&|s| s.uncertain);
+        let help = "Ranks of a worker whose cache is being learned anew after a hole";
+        let series = uncertain.iter().map(|(l, v)| (&l[..], *v));
+        family(&mut e, "index_uncertain_ranks", help, gauge, series)
     }
 }
 

@@ -74,3 +74,21 @@ fn a_series_that_is_always_zero_says_why() {
     let help = text.lines().find(|l| l.starts_with("# HELP homing_affinity_waiters ")).unwrap();
     assert!(help.contains("always 0, since selection never waits"), "{help}");
 }
+
+#[test]
+fn f24_what_became_of_holes_is_counted_by_worker() {
+    let shell = shell("", &["a"]);
+    let book = Arc::new(FeedBook::default());
+    Metrics::watch(&shell, book.clone());
+    assert!(!shell.metrics().text().unwrap().contains("homing_kv_event_replays_total{"));
+    book.note_hole("a", 2);
+    for line in [
+        "homing_kv_event_gaps_total{worker=\"a\"} 1",
+        "homing_kv_event_gaps_lost_total{worker=\"a\"} 1",
+        "homing_kv_event_replays_total{worker=\"a\",outcome=\"filled\"} 0",
+        "homing_kv_event_replays_total{worker=\"a\",outcome=\"failed\"} 1",
+        "homing_index_uncertain_ranks{worker=\"a\"} 1",
+    ] {
+        assert!(has(&shell, line), "{line}: {}", shell.metrics().text().unwrap());
+    }
+}

@@ -48,6 +48,13 @@ pub(super) struct Tend {
     taken: BTreeSet<Arc<str>>,
 }
 
+/// Where a rank's events are, and where they are repeated.
+#[derive(Clone, Debug)]
+struct Source {
+    events: String,
+    replay: Option<String>,
+}
+
 /// A reason to complain: what is wrong stays so for many probes, and is worth a line when it changes.
 #[derive(Debug, Default)]
 struct Complaint(Option<String>);
@@ -226,8 +233,10 @@ impl Tend {
     async fn find_events(&mut self) {
         let Some(ingest) = self.ingest.clone() else { return };
         let ranks = self.worker.dp_size.max(1);
-        let found: Vec<Option<String>> = match &self.worker.kv_events {
-            Some(first) => (0..ranks).map(|rank| endpoint_of(first, rank)).collect(),
+        let found: Vec<Option<Source>> = match &self.worker.kv_events {
+            Some(first) => (0..ranks)
+                .map(|rank| Some(Source { events: endpoint_of(first, rank)?, replay: None }))
+                .collect(),
             None => match self.sources(ranks).await {
                 Ok(found) => found,
                 Err(why) => return ingest.without_events(&self.worker.id, &why),
@@ -242,10 +251,14 @@ impl Tend {
             let worker = &self.worker.id;
             tracing::warn!(worker, why, "of some of the worker's ranks no events can be followed");
         }
-        for (rank, endpoint) in (0..ranks).zip(found) {
-            if let Some(endpoint) = endpoint {
-                ingest.subscribe(Feed { worker: self.worker.id.clone(), rank, ranks, endpoint });
-            }
+        for (rank, source) in (0..ranks).zip(found) {
+            let Some(Source { events: endpoint, replay }) = source else { continue };
+            let replay = match &self.worker.kv_replay {
+                Some(first) => endpoint_of(first, rank),
+                None => replay,
+            };
+            let worker = self.worker.id.clone();
+            ingest.subscribe(Feed { worker, rank, ranks, endpoint, replay });
         }
     }
 
@@ -262,8 +275,8 @@ impl Tend {
         }
     }
 
-    /// The endpoint of each rank as the engine names it; at least one has one, else there is a reason.
-    async fn sources(&self, ranks: u16) -> Result<Vec<Option<String>>, String> {
+    /// The endpoints of each rank as the engine names them; at least one has one, else there is a reason.
+    async fn sources(&self, ranks: u16) -> Result<Vec<Option<Source>>, String> {
         let authority = self.worker.url.authority();
         let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
         let sources = match self.get("/kv_event_sources").await {
@@ -278,10 +291,11 @@ impl Tend {
             else {
                 continue;
             };
+            // Other transports would let a worker name sockets of our own host.
             if source.endpoint.starts_with("tcp://") {
-                *place = Some(source.endpoint);
+                let replay = source.replay_endpoint.filter(|e| e.starts_with("tcp://"));
+                *place = Some(Source { events: source.endpoint, replay });
             } else {
-                // Other transports would let a worker name sockets of our own host.
                 why = "it publishes its events over something else than tcp";
             }
         }

@@ -96,7 +96,8 @@ impl Engine {
 
     fn worker(&self, id: &str) -> Worker {
         let url = format!("http://{}", self.address).parse().unwrap();
-        Worker { id: id.into(), url, dp_size: 1, kv_events: None, labels: Default::default() }
+        let (kv_events, kv_replay) = (None, None);
+        Worker { id: id.into(), url, dp_size: 1, kv_events, kv_replay, labels: Default::default() }
     }
 }
 
@@ -475,6 +476,40 @@ async fn ranks_without_a_port_are_said_once_and_hold_back_nobody() {
     assert_eq!(lines.count(SAID), 1);
     assert_eq!(world.fleet.index_state("w"), "connecting");
     world.end().await;
+}
+
+#[tokio::test]
+async fn the_replay_socket_is_the_one_that_the_engine_names_or_the_file() {
+    let listen = || {
+        let socket = zmq::Context::new().socket(zmq::ROUTER).unwrap();
+        socket.set_linger(0).unwrap();
+        socket.bind("tcp://127.0.0.1:*").unwrap();
+        let endpoint = socket.get_last_endpoint().unwrap().unwrap();
+        (socket, endpoint)
+    };
+    let engine = Engine::up();
+    let (events, named, configured) = (publisher("*").unwrap(), listen(), listen());
+    let port = named.1.rsplit_once(':').unwrap().1;
+    engine.say(|s| {
+        s.sources = format!(
+            r#"{{"0": {{"endpoint": "tcp://*:{}", "replay_endpoint": "tcp://*:{port}"}}}}"#,
+            events.1
+        );
+    });
+    for (kv_replay, expected) in [(None, &named), (Some(configured.1.clone()), &configured)] {
+        let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
+        let worker = Worker { kv_replay, ..engine.worker("w") };
+        world.life.spawn(world.fleet.clone().follow(static_list(vec![worker])));
+        eventually("it is asked for all that there is", || {
+            // Its identity, nothing, and the number.
+            expected.0.recv_multipart(zmq::DONTWAIT).is_ok_and(|asked| asked[2] == [0; 8])
+        })
+        .await;
+        assert!(world.fleet.remove("w"));
+        world.end().await;
+    }
+    let asked = named.0.recv_multipart(zmq::DONTWAIT);
+    assert!(asked.is_err(), "what the file says overrides it: {asked:?}");
 }
 
 #[test]

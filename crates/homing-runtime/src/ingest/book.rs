@@ -1,6 +1,6 @@
 //! What all streams have brought, by worker. Apart from a stream, since readers of metrics and of a
-//! worker's state look at it from other threads. Counts are a worker's; only whether a feed is
-//! connected is kept by rank.
+//! worker's state look at it from other threads. Counts are a worker's; how a feed is (connected,
+//! uncertain) is kept by rank.
 
 use homing_core::time::Time;
 use parking_lot::Mutex;
@@ -23,8 +23,18 @@ pub struct FeedStats {
     pub refused: u64,
     /// Messages, or single events of one, that could not be read.
     pub malformed: u64,
-    /// Holes in the sequences.
+    /// Holes in the sequences; a message that can't be read is one.
     pub gaps: u64,
+    /// Of these, the ones that no replay filled: what was known of a rank's cache was forgotten.
+    pub lost: u64,
+    /// Replays by how they ended: everything came, or some of it, or nothing of use.
+    pub filled: u64,
+    /// See `filled`.
+    pub partial: u64,
+    /// See `filled`.
+    pub failed: u64,
+    /// Ranks whose cache is being learned anew after a hole that was not filled.
+    pub uncertain: u64,
 }
 
 impl FeedStats {
@@ -40,17 +50,29 @@ impl FeedStats {
         ]
         .into_iter()
     }
+
+    /// How often replays ended how, with the words for it.
+    pub fn replays(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        [("filled", self.filled), ("partial", self.partial), ("failed", self.failed)].into_iter()
+    }
 }
 
 /// The shortest life of an engine.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 
+/// How a rank's feed is.
+#[derive(Clone, Copy, Debug, Default)]
+struct RankState {
+    connected: bool,
+    uncertain: bool,
+}
+
 /// One worker's page.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     pub(super) stats: FeedStats,
-    /// The ranks that are followed, and whether each is connected.
-    ranks: BTreeMap<u16, bool>,
+    /// The ranks that are followed.
+    ranks: BTreeMap<u16, RankState>,
     no_events: bool,
     /// When one of its streams last said that a new life has begun.
     reborn: Option<Time>,
@@ -67,7 +89,12 @@ impl FeedBook {
     /// A copy of all counts.
     #[must_use]
     pub fn stats(&self) -> BTreeMap<String, FeedStats> {
-        self.0.lock().iter().map(|(worker, page)| (worker.clone(), page.stats)).collect()
+        let book = self.0.lock();
+        let stats = book.iter().map(|(worker, page)| {
+            let uncertain = page.ranks.values().filter(|rank| rank.uncertain).count() as u64;
+            (worker.clone(), FeedStats { uncertain, ..page.stats })
+        });
+        stats.collect()
     }
 
     /// A rank of a worker with so many `ranks` is followed from now on; those beyond are no more.
@@ -85,7 +112,16 @@ impl FeedBook {
     pub(super) fn connected(&self, worker: &str, rank: u16, connected: bool) {
         self.with(worker, |page| {
             if let Some(known) = page.ranks.get_mut(&rank) {
-                *known = connected;
+                known.connected = connected;
+            }
+        });
+    }
+
+    /// Whether a rank's cache is being learned anew.
+    pub(super) fn uncertain(&self, worker: &str, rank: u16, uncertain: bool) {
+        self.with(worker, |page| {
+            if let Some(known) = page.ranks.get_mut(&rank) {
+                known.uncertain = uncertain;
             }
         });
     }
@@ -112,12 +148,27 @@ impl FeedBook {
     pub(super) fn state(&self, worker: &str) -> &'static str {
         let book = self.0.lock();
         let Some(page) = book.get(worker) else { return "none" };
-        let connected = page.ranks.values().filter(|connected| **connected).count();
+        let connected = page.ranks.values().filter(|rank| rank.connected).count();
         match page.ranks.len() {
+            1.. if connected == page.ranks.len() && page.ranks.values().any(|r| r.uncertain) => {
+                "uncertain"
+            }
             1.. if connected == page.ranks.len() => "events",
             _ if connected == 0 && page.no_events => "none",
             _ => "connecting",
         }
+    }
+
+    /// As if one of a worker's `ranks` had a hole that was asked for in vain.
+    #[cfg(test)]
+    pub(crate) fn note_hole(&self, worker: &str, ranks: u16) {
+        self.open(worker, 0, ranks);
+        self.uncertain(worker, 0, true);
+        self.with(worker, |page| {
+            page.stats.gaps += 1;
+            page.stats.lost += 1;
+            page.stats.failed += 1;
+        });
     }
 
     /// Changes a worker's page, if it has one: a worker that was removed gets none back.
@@ -146,6 +197,24 @@ mod tests {
         assert_eq!(book.state(W), "none");
         assert!(book.without_events("other"));
         assert_eq!(book.state("other"), "none");
+    }
+
+    #[test]
+    fn f24_one_uncertain_rank_makes_its_worker_so() {
+        let book = FeedBook::default();
+        book.open(W, 0, 2);
+        book.open(W, 1, 2);
+        book.uncertain(W, 1, true);
+        book.connected(W, 0, true);
+        assert_eq!((book.state(W), book.stats()[W].uncertain), ("connecting", 1));
+        book.connected(W, 1, true);
+        assert_eq!(book.state(W), "uncertain");
+        book.uncertain(W, 0, true);
+        book.uncertain(W, 1, false);
+        assert_eq!((book.state(W), book.stats()[W].uncertain), ("uncertain", 1));
+        book.uncertain(W, 0, false);
+        book.uncertain(W, 7, true);
+        assert_eq!((book.state(W), book.stats()[W].uncertain), ("events", 0));
     }
 
     #[test]

@@ -1,24 +1,26 @@
 //! One stream without sockets: its sequence, what is malformed, and whose life it is of.
 
 use super::*;
+use crate::ingest::book::{FeedBook, FeedStats};
+use crate::shell::Shell;
 use crate::testing::{fleet, shell};
 use homing_core::fleet::Probe;
 use homing_core::hash::{EngineHash, HashSpace, Prompt};
-use homing_core::index::event::{BlockRemoved, BlockStored};
+use homing_core::index::event::{BlockRemoved, BlockStored, KvEvent};
 use homing_wire::frames::build_frames;
 use homing_wire::kv_events::{Batch, encode_batch};
 use std::sync::Arc;
 
-const W: &str = "w";
+pub(super) const W: &str = "w";
 
-struct World {
-    shell: Arc<Shell>,
-    book: FeedBook,
-    stream: Stream,
+pub(super) struct World {
+    pub(super) shell: Arc<Shell>,
+    pub(super) book: FeedBook,
+    pub(super) stream: Stream,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let book = FeedBook::default();
         book.open(W, 0, 1);
         Self { shell: shell("", &[W]), book, stream: stream(0, 1) }
@@ -31,7 +33,7 @@ impl World {
     }
 
     fn take(&mut self, frames: &[Vec<u8>]) {
-        self.stream.take(&self.shell, &self.book, frames);
+        self.stream.take(here(&self.shell, &self.book), frames);
         self.shell.core().check();
     }
 
@@ -39,22 +41,22 @@ impl World {
         self.take(&message(seq, events));
     }
 
-    fn stats(&self) -> FeedStats {
+    pub(super) fn stats(&self) -> FeedStats {
         self.book.stats()[W]
     }
 
-    fn id(&self) -> WorkerId {
+    pub(super) fn id(&self) -> WorkerId {
         self.shell.core().worker_named(W).unwrap()
     }
 
     /// Lets another stream of the worker take a message.
     fn other(&self, stream: &mut Stream, frames: &[Vec<u8>]) {
-        stream.take(&self.shell, &self.book, frames);
+        stream.take(here(&self.shell, &self.book), frames);
         self.shell.core().check();
     }
 
     /// The ranks that hold the `n`th block.
-    fn holders(&self, n: u64) -> Vec<u16> {
+    pub(super) fn holders(&self, n: u64) -> Vec<u16> {
         let route = self.shell.core().route("m").unwrap();
         // One token more than the block: the last one of a prompt is never reused.
         let tokens = [u32::try_from(n).unwrap(); 5];
@@ -63,13 +65,18 @@ impl World {
         found.iter().map(|o| o.rank.0).collect()
     }
 
-    fn blocks(&self) -> usize {
+    pub(super) fn blocks(&self) -> usize {
         self.shell.core().workers()[0].cached_blocks
     }
 }
 
+fn here<'a>(shell: &'a Shell, book: &'a FeedBook) -> Here<'a> {
+    Here { shell, book, now: Instant::now() }
+}
+
 fn stream(rank: u16, ranks: u16) -> Stream {
-    Stream::new(&Feed { worker: W.into(), rank, ranks, endpoint: String::new() })
+    let feed = Feed { worker: W.into(), rank, ranks, endpoint: String::new(), replay: None };
+    Stream::new(&feed, Instant::now())
 }
 
 fn message(seq: u64, events: Vec<KvEvent>) -> Vec<Vec<u8>> {
@@ -83,7 +90,7 @@ fn message_of(dp_rank: Option<u32>, seq: u64, events: Vec<KvEvent>) -> Vec<Vec<u
 }
 
 /// The `n`th block: a sequence of its own.
-fn stored(n: u64) -> KvEvent {
+pub(super) fn stored(n: u64) -> KvEvent {
     stored_of(n, 4)
 }
 
@@ -98,7 +105,7 @@ fn stored_of(n: u64, block_size: u32) -> KvEvent {
     })
 }
 
-fn removed(n: u64) -> KvEvent {
+pub(super) fn removed(n: u64) -> KvEvent {
     KvEvent::Removed(BlockRemoved { block_hashes: vec![EngineHash(n)], ..BlockRemoved::default() })
 }
 
@@ -218,7 +225,7 @@ fn what_is_malformed_is_counted_once_and_the_feed_goes_on() {
         w.take(&frames);
         assert_eq!(w.stats().malformed, before + 1, "{frames:?}");
     }
-    // These have a number, so nothing is missing behind them.
+    // These have a number. They may have told of removals: each is a hole of one message (F24).
     let payloads: [&[u8]; 5] = [b"", b"\xff", b"\xc1", b"{}", &good[2][..good[2].len() - 1]];
     for (seq, payload) in (1u64..).zip(payloads) {
         let before = w.stats().malformed;
@@ -226,8 +233,8 @@ fn what_is_malformed_is_counted_once_and_the_feed_goes_on() {
         assert_eq!(w.stats().malformed, before + 1, "{payload:?}");
     }
     w.send(6, vec![stored(3)]);
-    assert_eq!((w.stats().malformed, w.stats().gaps), (10, 0));
-    assert_eq!((w.stats().stored, w.blocks()), (2, 2));
+    assert_eq!((w.stats().malformed, w.stats().gaps, w.stats().lost), (10, 5, 5));
+    assert_eq!((w.stats().stored, w.blocks()), (2, 1));
     let kinds: Vec<_> = w.stats().kinds().collect();
     assert!(kinds.contains(&("malformed", 10)) && kinds.contains(&("stored", 2)), "{kinds:?}");
 }
@@ -304,9 +311,9 @@ fn f24_a_hole_in_one_ranks_stream_leaves_the_others_alone() {
         (vec![0], vec![]),
         "and so does it when one is cleared"
     );
-    one.forget(&w.shell);
+    one.forget(here(&w.shell, &w.book));
     assert_eq!(w.holders(1), [0]);
-    w.stream.forget(&w.shell);
+    w.stream.forget(here(&w.shell, &w.book));
     assert_eq!(w.blocks(), 0);
 }
 
@@ -319,7 +326,8 @@ fn f68_the_rank_that_a_batch_names_is_the_one_whose_cache_has_changed() {
     assert_eq!((w.holders(1), w.holders(2), w.holders(3)), (vec![1], vec![0], vec![0]));
     for named in [3, 65_536, u32::MAX] {
         let (before, seq) = (w.stats().refused, u64::MAX - u64::from(named));
-        w.stream.last = Some((w.id(), seq - 1));
+        w.stream.at = Some(seq - 1);
+        w.stream.heard = w.stream.at;
         w.take(&message_of(Some(named), seq, vec![stored(4), KvEvent::Cleared]));
         assert_eq!(w.stats().refused, before + 2, "{named}");
     }

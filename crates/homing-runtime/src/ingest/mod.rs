@@ -2,19 +2,27 @@
 //!
 //! One thread owns every ZMQ socket (they are not to be shared) and sleeps until one of them has
 //! something. Each message is decoded and applied as it comes. The stream's sequence tells what ZMQ
-//! won't: a hole means that events were lost. This version can't ask for them again, so it forgets
-//! what it knew of that rank, which is less than there is but nothing that isn't (F24).
+//! won't: a hole means that events were lost. Where the engine has a replay socket they are asked for
+//! again, while what comes live waits (F25). What can't be had is lost: what was known of that rank is
+//! forgotten, which is less than there is but nothing that isn't (F24), and the rank is *uncertain*
+//! until it was told as much again.
 //!
 //! Engines have a publisher for each of their ranks, so a worker has as many feeds as ranks, and each has
 //! a sequence, a connection and a cache of its own.
 //!
-//! * `feed`: one stream: sequence, decoding, counting;
+//! * `feed`: one stream: the order of its messages, live and replayed;
+//! * `hole`: what is being asked for again, and its bounds;
+//! * `sink`: decoding, applying, counting;
 //! * `book`: what all of them have brought;
 //! * `wanted`: which streams shall be followed;
-//! * `thread`: the sockets.
+//! * `thread`: the sockets' turns;
+//! * `links`: the sockets.
 
 mod book;
 mod feed;
+mod hole;
+mod links;
+mod sink;
 mod thread;
 mod wanted;
 
@@ -22,7 +30,16 @@ pub use book::{FeedBook, FeedStats};
 
 use crate::shell::Shell;
 use std::sync::Arc;
+use std::time::Instant;
 use wanted::Wanted;
+
+/// Where a stream's messages arrive, and when.
+#[derive(Clone, Copy, Debug)]
+struct Here<'a> {
+    shell: &'a Shell,
+    book: &'a FeedBook,
+    now: Instant,
+}
 
 /// Where one rank of a worker publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +52,8 @@ pub struct Feed {
     pub ranks: u16,
     /// The ZMQ endpoint.
     pub endpoint: String,
+    /// The ZMQ endpoint of the socket that repeats messages, if it has one.
+    pub replay: Option<String>,
 }
 
 /// The handle of the ingest thread. It ends when the last handle is dropped.
@@ -90,8 +109,9 @@ impl Ingest {
         }
     }
 
-    /// How a worker's cache is known: `events` where each rank that is followed is connected, `connecting`
-    /// where one isn't yet, or `none`.
+    /// How a worker's cache is known: `events` where each rank that is followed is connected, `uncertain`
+    /// where one of these is being learned anew after a hole, `connecting` where one isn't connected yet,
+    /// or `none`.
     #[must_use]
     pub fn state(&self, worker: &str) -> &'static str {
         self.book.state(worker)

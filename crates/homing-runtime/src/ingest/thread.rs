@@ -1,10 +1,11 @@
 //! The thread that owns the ZMQ sockets: two a feed, one for its events and one that tells whether it
-//! is connected.
+//! is connected; and while a hole is asked for, a third one.
 
-use super::Feed;
 use super::book::FeedBook;
 use super::feed::Stream;
+use super::links::{Links, Sockets};
 use super::wanted::{Key, Want, Wanted, Wants};
+use super::{Feed, Here};
 use crate::shell::Shell;
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -14,39 +15,18 @@ use std::time::{Duration, Instant};
 const LOOK_MS: i64 = 25;
 /// Messages taken from one feed before the next has its turn.
 const AT_ONCE: usize = 64;
-/// The longest message taken, in bytes; libzmq drops the connection of a longer one.
-const MAX_MESSAGE: i64 = 16 << 20;
-/// Messages that libzmq keeps for us: one turn's, which at an engine's some 10 KB each is little, and at
-/// the longest is 1 GiB. Beyond it nothing is lost yet: libzmq stops reading, and the publisher keeps
-/// what we have not read, up to a mark of its own (vLLM's: 100,000). Only then does it drop, which we see
-/// as a gap.
-const HIGH_WATER: i32 = 64;
 /// An endpoint that has not answered for so long is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A dead peer is noticed after three of these, in milliseconds.
-const HEARTBEAT_MS: i32 = 5_000;
-
 struct Open {
     want: Want,
     stream: Stream,
     sockets: Sockets,
+    /// Where replies to the stream's last question come from: a socket a question.
+    replies: Option<zmq::Socket>,
     /// Since when it should be connected and isn't.
     missing: Option<Instant>,
     /// That it isn't was said.
     said: bool,
-}
-
-struct Sockets {
-    events: zmq::Socket,
-    monitor: zmq::Socket,
-}
-
-/// Opens sockets. A context of libzmq has 1023 of them, and a feed takes three (one is inside its
-/// monitor): a full context is left to its feeds, with whose last it ends, and another one begun.
-struct Links {
-    context: zmq::Context,
-    /// Names the sockets' monitors.
-    opened: u64,
 }
 
 /// All feeds of the thread.
@@ -73,23 +53,28 @@ pub(super) fn run(shell: &Shell, book: &FeedBook, wanted: &Weak<Wanted>) {
 
 impl Feeds {
     fn new(patience: Duration) -> Self {
-        Self {
-            links: Links { context: zmq::Context::new(), opened: 0 },
-            patience,
-            open: BTreeMap::new(),
-            failed: BTreeMap::new(),
-        }
+        Self { links: Links::new(), patience, open: BTreeMap::new(), failed: BTreeMap::new() }
     }
 
     /// Closes what is not wanted, and opens what is. A rank that nobody wants followed may do anything to
-    /// its cache from now on, so nothing of it is believed.
+    /// its cache from now on, so nothing of it is believed; nor of one that publishes elsewhere now.
     fn become_as(&mut self, shell: &Shell, book: &FeedBook, wants: &Wants) {
+        let here = Here { shell, book, now: Instant::now() };
         let still = |key: &Key, serial| wants.get(key).is_some_and(|w| w.serial == serial);
+        let mut streams = BTreeMap::new();
         self.open.retain(|key, o| {
-            if !wants.contains_key(key) {
-                o.stream.forget(shell);
+            if still(key, o.want.serial) {
+                return true;
             }
-            still(key, o.want.serial)
+            match wants.get(key) {
+                Some(want) if want.feed.endpoint == o.want.feed.endpoint => {
+                    o.stream.set_feed(here, &want.feed);
+                    let successor = Stream::new(&want.feed, here.now);
+                    streams.insert(key.clone(), std::mem::replace(&mut o.stream, successor));
+                }
+                _ => o.stream.forget(here),
+            }
+            false
         });
         self.failed.retain(|key, serial| still(key, *serial));
         for (key, want) in wants {
@@ -99,12 +84,13 @@ impl Feeds {
             let Feed { worker, rank, endpoint, .. } = &want.feed;
             // Its predecessor may have been.
             book.connected(worker, *rank, false);
-            match self.links.open(endpoint) {
+            match self.links.events(endpoint) {
                 Ok(sockets) => {
                     self.failed.remove(key);
-                    let stream = Stream::new(&want.feed);
-                    let (want, missing) = (want.clone(), Some(Instant::now()));
-                    let open = Open { want, stream, sockets, missing, said: false };
+                    let kept = streams.remove(key);
+                    let stream = kept.unwrap_or_else(|| Stream::new(&want.feed, here.now));
+                    let (want, missing) = (want.clone(), Some(here.now));
+                    let open = Open { want, stream, sockets, replies: None, missing, said: false };
                     self.open.insert(key.clone(), open);
                 }
                 Err(error) => {
@@ -117,21 +103,27 @@ impl Feeds {
                 }
             }
         }
+        // Those could not be opened again.
+        for stream in streams.values_mut() {
+            stream.forget(here);
+        }
     }
 
     /// Takes what has come, or waits for a while.
     fn look(&mut self, shell: &Shell, book: &FeedBook) {
+        let here = Here { shell, book, now: Instant::now() };
         for o in self.open.values_mut() {
             if o.missing.is_some_and(|since| since.elapsed() > self.patience) {
-                o.open_again(shell, &mut self.links);
+                o.open_again(here, &mut self.links);
             }
+            o.stream.keep_time(here);
+            o.ask(here, &mut self.links);
         }
-        let mut items: Vec<zmq::PollItem<'_>> = self
-            .open
-            .values()
-            .map(|o| &o.sockets)
-            .flat_map(|s| [s.events.as_poll_item(zmq::POLLIN), s.monitor.as_poll_item(zmq::POLLIN)])
-            .collect();
+        let mut items: Vec<zmq::PollItem<'_>> = Vec::with_capacity(3 * self.open.len());
+        for o in self.open.values() {
+            let sockets = [Some(&o.sockets.monitor), Some(&o.sockets.events), o.replies.as_ref()];
+            items.extend(sockets.into_iter().flatten().map(|s| s.as_poll_item(zmq::POLLIN)));
+        }
         if items.is_empty() {
             // libzmq has nothing to wait for.
             std::thread::sleep(Duration::from_millis(LOOK_MS.unsigned_abs()));
@@ -143,69 +135,47 @@ impl Feeds {
         }
         let readable: Vec<bool> = items.iter().map(zmq::PollItem::is_readable).collect();
         drop(items);
-        for (o, ready) in self.open.values_mut().zip(readable.chunks_exact(2)) {
-            if ready[1] {
-                o.note_connection(book);
+        let mut readable = readable.into_iter();
+        let mut ready = || readable.next().unwrap_or(false);
+        let here = Here { now: Instant::now(), ..here };
+        for o in self.open.values_mut() {
+            let (monitor, events) = (ready(), ready());
+            let replies = o.replies.is_some() && ready();
+            if monitor {
+                o.note_connection(here);
             }
-            if ready[0] {
-                for _ in 0..AT_ONCE {
-                    match o.sockets.events.recv_multipart(zmq::DONTWAIT) {
-                        Ok(frames) => o.stream.take(shell, book, &frames),
-                        Err(_) => break,
-                    }
+            if events {
+                for frames in up_to(AT_ONCE, &o.sockets.events) {
+                    o.stream.take(here, &frames);
+                }
+            }
+            // After the live ones, so that it is not far ahead of them.
+            if let Some(socket) = o.replies.as_ref().filter(|_| replies) {
+                for frames in up_to(AT_ONCE, socket) {
+                    o.stream.reply(here, &frames);
                 }
             }
         }
     }
 }
 
-impl Links {
-    fn open(&mut self, endpoint: &str) -> zmq::Result<Sockets> {
-        self.opened += 1;
-        match connect(&self.context, endpoint, self.opened) {
-            Err(zmq::Error::EMFILE) => {
-                self.context = zmq::Context::new();
-                connect(&self.context, endpoint, self.opened)
-            }
-            opened => opened,
-        }
-    }
-}
-
-fn connect(context: &zmq::Context, endpoint: &str, serial: u64) -> zmq::Result<Sockets> {
-    let events = context.socket(zmq::SUB)?;
-    events.set_linger(0)?;
-    events.set_rcvhwm(HIGH_WATER)?;
-    events.set_maxmsgsize(MAX_MESSAGE)?;
-    events.set_reconnect_ivl(100)?;
-    events.set_reconnect_ivl_max(5_000)?;
-    events.set_heartbeat_ivl(HEARTBEAT_MS)?;
-    events.set_heartbeat_timeout(3 * HEARTBEAT_MS)?;
-    events.set_ipv6(true)?;
-    let address = format!("inproc://feed-monitor-{serial}");
-    let watched = zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw() as i32
-        | zmq::SocketEvent::DISCONNECTED.to_raw() as i32;
-    events.monitor(&address, watched)?;
-    let monitor = context.socket(zmq::PAIR)?;
-    monitor.set_linger(0)?;
-    monitor.connect(&address)?;
-    events.set_subscribe(b"")?;
-    events.connect(endpoint)?;
-    Ok(Sockets { events, monitor })
+/// What a socket has, and no more than `most` messages of it.
+fn up_to(most: usize, socket: &zmq::Socket) -> impl Iterator<Item = Vec<Vec<u8>>> {
+    (0..most).map_while(|_| socket.recv_multipart(zmq::DONTWAIT).ok())
 }
 
 impl Open {
     /// It has not been connected for too long: what was known of the cache is no longer believed, and new
     /// sockets are tried, since libzmq gives a connection up for good after a protocol error.
-    fn open_again(&mut self, shell: &Shell, links: &mut Links) {
-        self.missing = Some(Instant::now());
+    fn open_again(&mut self, here: Here<'_>, links: &mut Links) {
+        self.missing = Some(here.now);
         let Feed { worker, rank, endpoint, .. } = &self.want.feed;
         // An error here would have been one at the first time.
-        if let Ok(sockets) = links.open(endpoint) {
+        if let Ok(sockets) = links.events(endpoint) {
             self.sockets = sockets;
         }
         if !std::mem::replace(&mut self.said, true) {
-            self.stream.forget(shell);
+            self.stream.forget(here);
             tracing::warn!(
                 worker,
                 rank,
@@ -216,19 +186,38 @@ impl Open {
         }
     }
 
+    /// Asks what the stream wants to be asked. A question whose answers are not awaited any more takes its
+    /// socket with it, and so its answers.
+    fn ask(&mut self, here: Here<'_>, links: &mut Links) {
+        if let Some(from) = self.stream.ask(here.now) {
+            let endpoint = self.want.feed.replay.as_deref().unwrap_or_default();
+            self.replies = links.replies(endpoint, from).ok();
+            if self.replies.is_none() {
+                self.stream.not_asked(here);
+            }
+        }
+        if !self.stream.awaits_replies() {
+            self.replies = None;
+        }
+    }
+
     /// Reads what the monitor says: the first two bytes of an event name it.
-    fn note_connection(&mut self, book: &FeedBook) {
+    fn note_connection(&mut self, here: Here<'_>) {
         while let Ok(frames) = self.sockets.monitor.recv_multipart(zmq::DONTWAIT) {
             let Some([a, b, ..]) = frames.first().map(Vec::as_slice) else { continue };
             let event = u16::from_ne_bytes([*a, *b]);
             let connected = event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw();
-            book.connected(&self.want.feed.worker, self.want.feed.rank, connected);
-            self.missing = (!connected).then(Instant::now);
+            here.book.connected(&self.want.feed.worker, self.want.feed.rank, connected);
+            self.stream.connected(here, connected);
+            self.missing = (!connected).then_some(here.now);
             self.said &= !connected;
         }
     }
 }
 
+#[cfg(test)]
+#[path = "socket_replay_tests.rs"]
+mod socket_replay_tests;
 #[cfg(test)]
 #[path = "thread_tests.rs"]
 mod tests;

@@ -1,6 +1,7 @@
 //! Sockets of both sides: what happens beyond the marks, and how feeds come and go.
 
 use super::*;
+use crate::ingest::links::{HIGH_WATER, MAX_MESSAGE};
 use crate::ingest::{Feed, Ingest};
 use crate::testing::{Lines, eventually, shell};
 use homing_core::hash::EngineHash;
@@ -9,19 +10,19 @@ use homing_wire::frames::{build_frames, parse_frames};
 use homing_wire::kv_events::{Batch, encode_batch};
 use std::sync::Arc;
 
-const W: &str = "w";
-const PATIENCE_MS: i32 = 30_000;
+pub(super) const W: &str = "w";
+pub(super) const PATIENCE_MS: i32 = 30_000;
 
 /// What an engine has: a socket that numbers what it publishes.
-struct Publisher {
-    socket: zmq::Socket,
+pub(super) struct Publisher {
+    pub(super) socket: zmq::Socket,
     endpoint: String,
     seq: u64,
 }
 
 impl Publisher {
     /// `mark`: how many messages it keeps for a slow subscriber; 0 for all.
-    fn new(mark: i32) -> Self {
+    pub(super) fn new(mark: i32) -> Self {
         // XPUB is PUB that tells of subscribers.
         let socket = zmq::Context::new().socket(zmq::XPUB).unwrap();
         socket.set_sndhwm(mark).unwrap();
@@ -41,12 +42,12 @@ impl Publisher {
     }
 
     /// As the feed of one of so many ranks.
-    fn feed_of(&self, rank: u16, ranks: u16) -> Feed {
-        Feed { worker: W.into(), rank, ranks, endpoint: self.endpoint.clone() }
+    pub(super) fn feed_of(&self, rank: u16, ranks: u16) -> Feed {
+        Feed { worker: W.into(), rank, ranks, endpoint: self.endpoint.clone(), replay: None }
     }
 
     /// Waits for a subscriber.
-    fn awaits(&self) {
+    pub(super) fn awaits(&self) {
         assert_eq!(self.socket.recv_bytes(0).unwrap(), [1], "subscribed to everything");
     }
 
@@ -66,7 +67,7 @@ impl Publisher {
 #[test]
 fn beyond_our_mark_messages_wait_at_their_publisher() {
     let mut publisher = Publisher::new(0);
-    let open = connect(&zmq::Context::new(), &publisher.endpoint, 1).unwrap();
+    let open = Links::new().events(&publisher.endpoint).unwrap();
     open.events.set_rcvtimeo(PATIENCE_MS).unwrap();
     publisher.awaits();
     let many = 100 * u64::from(HIGH_WATER.unsigned_abs());
@@ -186,7 +187,7 @@ fn a_feed_that_cannot_be_opened_is_said_once_and_tried_again() {
 }
 
 /// A block of its own for each number.
-fn stored(n: u32) -> KvEvent {
+pub(super) fn stored(n: u32) -> KvEvent {
     KvEvent::Stored(BlockStored {
         block_hashes: vec![EngineHash(n.into())],
         token_ids: vec![n; 4],

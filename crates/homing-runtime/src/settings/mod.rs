@@ -31,7 +31,7 @@
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
 //! | `index.verify` | `"off"` | predictions are not compared with usage yet; the documented default is `usage` |
 //! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |
-//! | `workers.weight`, `kv_replay`, `models.aliases` | the defaults | they say "none" |
+//! | `workers.weight`, `models.aliases` | the defaults | they say "none" |
 //! | `[[workers]]` with a key of `[upstream]` | nothing | one value for every worker yet |
 
 mod convert;

@@ -331,7 +331,9 @@ pub const KEYS: &[Key] = &[
          as 1 until ranks are learned (step 5)."),
     built("workers.kv_events", NAME, "",
         "The ZMQ endpoint of its KV events, `tcp://host:port`. Empty: the engine is asked."),
-    later("workers.kv_replay", NAME, "", Step::Knowing, "The ZMQ endpoint of its replay socket."),
+    built("workers.kv_replay", NAME, "",
+        "The ZMQ endpoint of its replay socket, `tcp://host:port`, which is asked for events that were \
+         lost. Empty: the one that the engine names where it is asked for `kv_events`, if any."),
     built("workers.labels", Kind::Labels, "", "Labels, for requests that require some."),
     later("workers.weight", Kind::Float { min: 0.01, max: 100.0 }, "1.0", Step::Choosing,
         "Its capacity against the others'."),

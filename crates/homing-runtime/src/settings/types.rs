@@ -352,6 +352,8 @@ pub struct Worker {
     pub dp_size: u16,
     /// The ZMQ endpoint of its KV events; `None`: the engine is asked.
     pub kv_events: Option<String>,
+    /// The ZMQ endpoint of its replay socket; `None`: what the engine says where it is asked.
+    pub kv_replay: Option<String>,
     /// Labels, for requests that require some. Default none.
     pub labels: BTreeMap<String, String>,
 }

@@ -130,7 +130,10 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
     for group in groups {
         // 0 asks for what the engine says; until that is learned, it is one rank.
         let dp_size = group.read::<u16>("workers.dp_size")?.max(1);
-        let kv_events = kv_events(group, problems)?;
+        let mend = "write where the engine publishes, e.g. \"tcp://10.0.0.1:5557\"";
+        let kv_events = endpoint(group, "workers.kv_events", mend, problems)?;
+        let mend = "write where the engine replays, e.g. \"tcp://10.0.0.1:5558\"";
+        let kv_replay = endpoint(group, "workers.kv_replay", mend, problems)?;
         let labels = group.read("workers.labels")?;
         let Some(url) = url(group, problems)? else { continue };
         let Some(id) = id(group, &url, problems)? else { continue };
@@ -144,7 +147,7 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
             problems.push(twice(group, "workers.url", &url.to_string(), first, mend));
             continue;
         }
-        workers.push(Worker { id, url, dp_size, kv_events, labels });
+        workers.push(Worker { id, url, dp_size, kv_events, kv_replay, labels });
     }
     Ok(workers)
 }
@@ -200,9 +203,14 @@ fn id(group: &Group, url: &WorkerUrl, problems: &mut Problems) -> Result<Option<
     Ok(Some(id))
 }
 
-fn kv_events(group: &Group, problems: &mut Problems) -> Result<Option<String>, Problem> {
-    const PATH: &str = "workers.kv_events";
-    let endpoint: String = group.read(PATH)?;
+/// A ZMQ endpoint that can be connected to; `None` where none is given.
+fn endpoint(
+    group: &Group,
+    path: &'static str,
+    mend: &str,
+    problems: &mut Problems,
+) -> Result<Option<String>, Problem> {
+    let endpoint: String = group.read(path)?;
     if endpoint.is_empty() {
         return Ok(None);
     }
@@ -214,8 +222,7 @@ fn kv_events(group: &Group, problems: &mut Problems) -> Result<Option<String>, P
             && port.parse::<u16>().is_ok_and(|port| port != 0)
     });
     if !fits {
-        let mend = "write where the engine publishes, e.g. \"tcp://10.0.0.1:5557\"";
-        problems.push(invalid(group, PATH, "is not an endpoint to connect to", mend));
+        problems.push(invalid(group, path, "is not an endpoint to connect to", mend));
         return Ok(None);
     }
     Ok(Some(endpoint))

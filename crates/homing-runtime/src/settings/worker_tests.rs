@@ -49,7 +49,7 @@ fn workers_and_models_are_checked_one_by_one() {
         "[[models]]\nname = \"m\"\ntokenizer = \"/t\"\n\
          chat_template_kwargs = { thinking = false, n = 0x10, f = 1.5, \"odd key\" = [1, \"\\u007f\"] }\n\
          [[workers]]\nid = \"a\"\nurl = \"http://h:1\"\ndp_size = 1\n\
-         kv_events = \"tcp://h:5557\"\nlabels = { zone = \"a\", gpu = \"h200\" }\n",
+         kv_events = \"tcp://h:5557\"\nkv_replay = \"tcp://h:5558\"\nlabels = { zone = \"a\", gpu = \"h200\" }\n",
     );
     let model = &settings.models[0];
     assert_eq!(model.tokenizer, Some(PathBuf::from("/t")));
@@ -59,6 +59,7 @@ fn workers_and_models_are_checked_one_by_one() {
     assert_eq!(kwargs, expected);
     let worker = &settings.workers[0];
     assert_eq!(worker.kv_events.as_deref(), Some("tcp://h:5557"));
+    assert_eq!(worker.kv_replay.as_deref(), Some("tcp://h:5558"));
     assert_eq!(worker.labels["gpu"], "h200");
 
     let cases = [
@@ -77,6 +78,10 @@ fn workers_and_models_are_checked_one_by_one() {
         ),
         ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"tcp://*:5557\"", "is not an endpoint"),
         ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"h:5557\"", "is not an endpoint"),
+        (
+            "[[workers]]\nurl = \"http://h:1\"\nkv_replay = \"tcp://*:5558\"",
+            "where the engine replays",
+        ),
         ("[[workers]]\nurl = \"http://h:1\"\nlabels = { a = 1 }", "has a bad label \"a\""),
         ("[[workers]]\nurl = \"http://h:1\"\nlabels = { a = \"b,c\" }", "has a bad label"),
         ("[[models]]\nname = \"m\"\nchat_template_kwargs = { d = 2020-01-01 }", "holds a number"),

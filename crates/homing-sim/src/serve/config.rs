@@ -23,6 +23,12 @@ pub struct MockConfig {
     pub kv_endpoint: String,
     /// Their topic.
     pub kv_topic: String,
+    /// Where to answer requests for a replay of KV events; port 0: a free one. `None`: nowhere.
+    pub kv_replay: Option<String>,
+    /// Batches of KV events that are kept for it.
+    pub kv_buffer: usize,
+    /// Of so many batches one is lost on its way to subscribers, and kept; 0: none is.
+    pub kv_drop_every: u64,
     /// The largest request body in bytes; beyond it: 413.
     pub max_body: usize,
     /// Connections at once; further ones wait to be accepted.
@@ -30,7 +36,7 @@ pub struct MockConfig {
 }
 
 impl Default for MockConfig {
-    /// The default engine at its own speed on free loopback ports. The body limit is the gateway's; 4,096
+    /// The default engine at its own speed on free loopback ports. The buffer is vLLM's; the body limit is the gateway's; 4,096
     /// connections are as many as the engine takes requests by default.
     fn default() -> Self {
         Self {
@@ -42,6 +48,9 @@ impl Default for MockConfig {
             stock: false,
             kv_endpoint: "tcp://127.0.0.1:0".into(),
             kv_topic: "kv-events".into(),
+            kv_replay: Some("tcp://127.0.0.1:0".into()),
+            kv_buffer: 10_000,
+            kv_drop_every: 0,
             max_body: 32 << 20,
             max_connections: 4096,
         }

@@ -113,10 +113,9 @@ impl Driver {
         self.inner.lock().engine.config().batch.max_queued
     }
 
-    /// Endpoint and topic of the KV events, if there are any.
-    pub(super) fn feed(&self) -> Option<(String, String)> {
-        let inner = self.inner.lock();
-        inner.feed.as_ref().map(|feed| (feed.endpoint().to_owned(), feed.topic().to_owned()))
+    /// What `read` reads of the feed of KV events, if there is one.
+    pub(super) fn feed<T>(&self, read: impl FnOnce(&Feed) -> T) -> Option<T> {
+        self.inner.lock().feed.as_ref().map(read)
     }
 
     /// The reusable blocks, one entry per copy, in the order of their names.

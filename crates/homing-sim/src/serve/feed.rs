@@ -1,20 +1,41 @@
 //! KV events over ZMQ: a PUB socket on a thread of its own.
 //!
-//! Frames and payload are vLLM's (`wire-formats.md` 1 and 3). The sequence number is given *before* the
+//! Frames and payload are vLLM's (`wire-formats.md` 1 to 3). The sequence number is given *before* the
 //! queue to the socket's thread: should that queue ever overflow, subscribers see a gap and not a lie.
+//!
+//! As in vLLM the same thread answers the replay socket, between batches, from the last ones that it keeps.
 
 use homing_core::index::event::KvEvent;
 use homing_core::time::Time;
-use homing_wire::frames::build_frames;
+use homing_wire::frames::{Reply, build_frames, build_reply, parse_request};
 use homing_wire::kv_events::{Batch, encode_batch};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Batches that may wait for the socket; vLLM's `max_queue_size`.
 pub(super) const QUEUE: usize = 100_000;
 
 /// Batches that the socket keeps per slow subscriber before it drops some; vLLM's `hwm`.
 pub(super) const HIGH_WATER: i32 = 100_000;
+
+/// How long a request for a replay may wait where nothing is published; vLLM's is 100 ms.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is published, and what of it is kept.
+#[derive(Clone, Debug)]
+pub(super) struct FeedConfig {
+    /// Where to publish.
+    pub(super) endpoint: String,
+    pub(super) topic: String,
+    /// Where to answer requests for a replay, if anywhere.
+    pub(super) replay: Option<String>,
+    /// Batches that are kept for it.
+    pub(super) buffer: usize,
+    /// Of so many batches one is kept and not published; 0: all are.
+    pub(super) drop_every: u64,
+}
 
 /// Why there is no feed.
 #[derive(Debug, thiserror::Error)]
@@ -38,37 +59,47 @@ pub(super) struct Feed {
     queue: Option<SyncSender<[Vec<u8>; 3]>>,
     thread: Option<JoinHandle<()>>,
     endpoint: String,
-    topic: String,
+    replay: Option<String>,
+    config: FeedConfig,
     seq: u64,
     dropped: u64,
 }
 
 impl Feed {
-    /// Binds the socket.
-    pub(super) fn bind(endpoint: &str, topic: &str) -> Result<Self, FeedError> {
-        let fail = |why| FeedError::Bind { endpoint: endpoint.to_owned(), why };
-        // A NUL would end the name early in C.
-        if endpoint.contains('\0') {
-            return Err(fail(zmq::Error::EINVAL));
-        }
-        let socket = zmq::Context::new().socket(zmq::PUB).map_err(fail)?;
-        socket.set_sndhwm(HIGH_WATER).map_err(fail)?;
-        socket.set_linger(0).map_err(fail)?;
-        socket.bind(endpoint).map_err(fail)?;
-        let bound = socket.get_last_endpoint().map_err(fail)?;
-        let bound = bound.unwrap_or_else(|_| endpoint.to_owned());
+    /// Binds the sockets.
+    pub(super) fn bind(config: FeedConfig) -> Result<Self, FeedError> {
+        let context = zmq::Context::new();
+        let (events, endpoint) = bound(&context, zmq::PUB, &config.endpoint, HIGH_WATER)?;
+        // Room for two replays of all that there is, as vLLM 0.33.
+        let room = config.buffer.saturating_add(1).saturating_mul(2);
+        let room = i32::try_from(room).unwrap_or(i32::MAX);
+        let replay = match &config.replay {
+            Some(replay) => Some(bound(&context, zmq::ROUTER, replay, room)?),
+            None => None,
+        };
+        let (router, replay) = replay.unzip();
+        let sockets = Sockets {
+            events,
+            replay: router,
+            kept: VecDeque::new(),
+            buffer: config.buffer,
+            drop_every: config.drop_every,
+        };
         let (queue, batches) = sync_channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("kv-feed".into())
-            .spawn(move || publish(&socket, &batches))?;
-        Ok(Self {
-            queue: Some(queue),
-            thread: Some(thread),
-            endpoint: bound,
-            topic: topic.to_owned(),
-            seq: 0,
-            dropped: 0,
-        })
+            .spawn(move || sockets.run(&batches))?;
+        let (queue, thread) = (Some(queue), Some(thread));
+        Ok(Self { queue, thread, endpoint, replay, config, seq: 0, dropped: 0 })
+    }
+
+    /// Where it answers requests for a replay.
+    pub(super) fn replay(&self) -> Option<&str> {
+        self.replay.as_deref()
+    }
+
+    pub(super) const fn config(&self) -> &FeedConfig {
+        &self.config
     }
 
     /// Where it really is: with the port that was free.
@@ -76,15 +107,11 @@ impl Feed {
         &self.endpoint
     }
 
-    pub(super) fn topic(&self) -> &str {
-        &self.topic
-    }
-
     /// Publishes one step's events.
     pub(super) fn publish(&mut self, now: Time, events: Vec<KvEvent>) {
         let batch =
             Batch { ts: now.as_micros() as f64 / 1e6, dp_rank: Some(0), events, skipped: 0 };
-        let frames = build_frames(&self.topic, self.seq, encode_batch(&batch));
+        let frames = build_frames(&self.config.topic, self.seq, encode_batch(&batch));
         self.seq += 1;
         if self.queue.as_ref().is_some_and(|queue| queue.try_send(frames).is_err()) {
             self.dropped += 1;
@@ -105,11 +132,85 @@ impl Drop for Feed {
     }
 }
 
-fn publish(socket: &zmq::Socket, batches: &Receiver<[Vec<u8>; 3]>) {
-    for frames in batches {
+/// A socket that is bound, and where.
+fn bound(
+    context: &zmq::Context,
+    kind: zmq::SocketType,
+    endpoint: &str,
+    mark: i32,
+) -> Result<(zmq::Socket, String), FeedError> {
+    let fail = |why| FeedError::Bind { endpoint: endpoint.to_owned(), why };
+    // A NUL would end the name early in C.
+    if endpoint.contains('\0') {
+        return Err(fail(zmq::Error::EINVAL));
+    }
+    let socket = context.socket(kind).map_err(fail)?;
+    socket.set_sndhwm(mark).map_err(fail)?;
+    socket.set_linger(0).map_err(fail)?;
+    socket.bind(endpoint).map_err(fail)?;
+    let bound = socket.get_last_endpoint().map_err(fail)?;
+    Ok((socket, bound.unwrap_or_else(|_| endpoint.to_owned())))
+}
+
+/// What the thread has.
+struct Sockets {
+    events: zmq::Socket,
+    replay: Option<zmq::Socket>,
+    /// The last batches and their numbers.
+    kept: VecDeque<[Vec<u8>; 3]>,
+    buffer: usize,
+    drop_every: u64,
+}
+
+impl Sockets {
+    fn run(mut self, batches: &Receiver<[Vec<u8>; 3]>) {
+        let mut count = 0;
+        loop {
+            match batches.recv_timeout(LOOK) {
+                Ok(frames) => {
+                    count += 1;
+                    self.publish(frames, self.drop_every > 0 && count % self.drop_every == 0);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.answer();
+        }
+    }
+
+    fn publish(&mut self, frames: [Vec<u8>; 3], lost: bool) {
+        if self.replay.is_some() && self.buffer > 0 {
+            if self.kept.len() == self.buffer {
+                self.kept.pop_front();
+            }
+            self.kept.push_back(frames.clone());
+        }
+        if lost {
+            return;
+        }
         // A PUB socket never blocks: it drops what a slow subscriber doesn't take.
-        if let Err(error) = socket.send_multipart(frames, 0) {
+        if let Err(error) = self.events.send_multipart(frames, 0) {
             tracing::warn!(%error, "a batch of KV events was not sent");
         }
+    }
+
+    /// Answers one request; what is none is never answered, as by vLLM.
+    fn answer(&self) {
+        let Some(socket) = &self.replay else { return };
+        let Ok(request) = socket.recv_multipart(zmq::DONTWAIT) else { return };
+        let Some((who, request)) = request.split_first() else { return };
+        let Ok(from) = parse_request(request) else { return };
+        let send = |topic: &str, reply: Reply<'_>| {
+            let frames = std::iter::once(who.clone()).chain(build_reply(topic, reply));
+            // A ROUTER drops what a peer doesn't take, or that has gone.
+            let _ = socket.send_multipart(frames, zmq::DONTWAIT);
+        };
+        for [topic, seq, payload] in &self.kept {
+            let seq = seq.iter().fold(0u64, |seq, byte| seq << 8 | u64::from(*byte));
+            if seq >= from {
+                send(&String::from_utf8_lossy(topic), Reply::Message { seq, payload });
+            }
+        }
+        send("", Reply::End);
     }
 }

@@ -22,15 +22,15 @@ pub(super) fn models(served: &str, driver: &Driver) -> Value {
 
 /// Where KV events are published, by data-parallel rank; `None` where they are not.
 pub(super) fn kv_event_sources(driver: &Driver) -> Option<Value> {
-    let (endpoint, topic) = driver.feed()?;
-    // No replay endpoint yet, and so no batches kept for it.
-    Some(json!({
-        "0": {
-            "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": endpoint,
-            "replay_endpoint": null, "buffer_steps": 10_000, "hwm": HIGH_WATER,
-            "max_queue_size": QUEUE, "topic": topic,
-        },
-    }))
+    driver.feed(|feed| {
+        json!({
+            "0": {
+                "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": feed.endpoint(),
+                "replay_endpoint": feed.replay(), "buffer_steps": feed.config().buffer,
+                "hwm": HIGH_WATER, "max_queue_size": QUEUE, "topic": feed.config().topic,
+            },
+        })
+    })
 }
 
 /// The tokens of a `prompt` or of `messages`.

@@ -2,7 +2,7 @@
 
 use super::config::MockConfig;
 use super::driver::Driver;
-use super::feed::{Feed, FeedError};
+use super::feed::{Feed, FeedConfig, FeedError};
 use super::http::{App, serve};
 use super::model::{Model, PromptCodec};
 use homing_core::hash::EngineHash;
@@ -76,7 +76,13 @@ impl Mock {
         let feed = if config.stock {
             None
         } else {
-            Some(Feed::bind(&config.kv_endpoint, &config.kv_topic)?)
+            Some(Feed::bind(FeedConfig {
+                endpoint: config.kv_endpoint,
+                topic: config.kv_topic,
+                replay: config.kv_replay,
+                buffer: config.kv_buffer,
+                drop_every: config.kv_drop_every,
+            })?)
         };
         let places = config.engine.batch.max_queued.min(Semaphore::MAX_PERMITS);
         let app = App {
@@ -103,7 +109,7 @@ impl Mock {
             .build()
             .map_err(StartError::Thread)?;
         let stop = CancellationToken::new();
-        let (url, kv_endpoint) = (mock.url(), mock.kv_endpoint());
+        let (url, kv_endpoint, kv_replay) = (mock.url(), mock.kv_endpoint(), mock.kv_replay());
         let (driver, stopped) = (mock.app.driver.clone(), stop.clone());
         let thread = std::thread::Builder::new()
             .name("mock".into())
@@ -113,7 +119,7 @@ impl Mock {
                 }
             })
             .map_err(StartError::Thread)?;
-        Ok(MockHandle { url, kv_endpoint, driver, stop, thread: Some(thread) })
+        Ok(MockHandle { url, kv_endpoint, kv_replay, driver, stop, thread: Some(thread) })
     }
 
     /// Serves until `shutdown` is ready, and then up to 5 s more for requests in flight. Best on a
@@ -146,10 +152,16 @@ impl Mock {
         format!("http://{}", self.address)
     }
 
+    /// Where it answers requests for a replay of them, if anywhere.
+    #[must_use]
+    pub fn kv_replay(&self) -> Option<String> {
+        self.app.driver.feed(|feed| feed.replay().map(str::to_owned)).flatten()
+    }
+
     /// Where it publishes KV events; `None` for a stock engine.
     #[must_use]
     pub fn kv_endpoint(&self) -> Option<String> {
-        self.app.driver.feed().map(|(endpoint, _)| endpoint)
+        self.app.driver.feed(|feed| feed.endpoint().to_owned())
     }
 }
 
@@ -157,6 +169,7 @@ impl Mock {
 pub struct MockHandle {
     url: String,
     kv_endpoint: Option<String>,
+    kv_replay: Option<String>,
     driver: Arc<Driver>,
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
@@ -173,6 +186,12 @@ impl MockHandle {
     #[must_use]
     pub fn kv_endpoint(&self) -> Option<&str> {
         self.kv_endpoint.as_deref()
+    }
+
+    /// Where it answers requests for a replay of them, if anywhere.
+    #[must_use]
+    pub fn kv_replay(&self) -> Option<&str> {
+        self.kv_replay.as_deref()
     }
 
     /// The engine's reusable blocks, one entry per copy, in the order of their names: the truth that an

@@ -8,7 +8,7 @@ use crate::workload::{Params, Workload};
 use homing_core::hash::EngineHash;
 use homing_core::index::event::KvEvent;
 use homing_wire::engine::metrics::Exposition;
-use homing_wire::frames::parse_frames;
+use homing_wire::frames::{Reply, build_request, parse_frames, parse_reply};
 use homing_wire::kv_events::decode_batch;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -254,6 +254,10 @@ fn an_engine_tells_about_itself() {
     assert_eq!(sources["0"]["endpoint"], mock.kv_endpoint().expect("it publishes"));
     assert!(!sources["0"]["endpoint"].as_str().expect("text").ends_with(":0"), "{sources}");
     assert_eq!(sources["0"]["topic"], "kv-events");
+    assert_eq!(sources["0"]["replay_endpoint"], mock.kv_replay().expect("it replays"));
+    let mock = start(MockConfig { kv_replay: None, ..config(100) });
+    let (_, sources) = call(&mock, "GET", "/kv_event_sources", &Value::Null);
+    assert_eq!((&sources["0"]["replay_endpoint"], mock.kv_replay()), (&Value::Null, None));
 }
 
 #[test]
@@ -463,4 +467,61 @@ fn a_subscriber_can_rebuild_the_cache_from_the_events() {
     let found = (0..5).find_map(|_| rebuilt(&start(config(24))));
     let copies = found.expect("one of five subscriptions is in time");
     assert!(copies.len() > 12 && copies.values().sum::<u32>() <= 24);
+}
+
+/// What is repeated from a number on: numbers and payloads.
+fn replayed(mock: &MockHandle, from: u64) -> Vec<(u64, Vec<u8>)> {
+    let socket = zmq::Context::new().socket(zmq::DEALER).expect("a socket");
+    socket.set_rcvtimeo(10_000).expect("a timeout");
+    socket.connect(mock.kv_replay().expect("replays")).expect("connects");
+    // Neither is a request, and neither is answered.
+    socket.send_multipart([&b"x"[..]], 0).expect("sent");
+    socket.send_multipart([&b""[..], b"5"], 0).expect("sent");
+    socket.send_multipart(build_request(from), 0).expect("sent");
+    let mut all = vec![];
+    loop {
+        let frames = socket.recv_multipart(0).expect("a reply in time");
+        match parse_reply(&frames).expect("a reply") {
+            Reply::End => return all,
+            Reply::Message { seq, payload } => {
+                assert_eq!(frames[1], b"kv-events");
+                all.push((seq, payload.to_vec()));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_engine_repeats_what_it_keeps_also_what_it_did_not_publish() {
+    let mock = start(MockConfig { kv_buffer: 8, kv_drop_every: 3, ..config(1000) });
+    assert_eq!(replayed(&mock, 0), [], "nothing was published yet");
+    let socket = zmq::Context::new().socket(zmq::SUB).expect("a socket");
+    socket.connect(mock.kv_endpoint().expect("publishes")).expect("connects");
+    socket.set_subscribe(b"").expect("subscribes");
+    socket.set_rcvtimeo(10_000).expect("a timeout");
+    let ask = |n: usize| {
+        let text = format!("Question {n}: what is a router, and why is there one?");
+        let ask = json!({"messages": [user(&text)], "max_tokens": 40, "ignore_eos": true});
+        post(&mock, "/v1/chat/completions", &ask);
+    };
+    // Until the subscription has arrived.
+    let mut live = vec![];
+    let mut n = 0;
+    while live.len() < 6 {
+        ask(n);
+        n += 1;
+        while let Ok(frames) = socket.recv_multipart(zmq::DONTWAIT) {
+            let message = parse_frames(&frames).expect("three frames");
+            live.push((message.seq, message.payload.to_vec()));
+        }
+    }
+    let numbers: Vec<_> = live.iter().map(|(seq, _)| *seq).collect();
+    assert!(numbers.iter().all(|seq| seq % 3 != 2), "every third is lost: {numbers:?}");
+    let all = replayed(&mock, 0);
+    let last = all.last().expect("some").0;
+    let kept: Vec<_> = all.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(kept, (last - 7..=last).collect::<Vec<_>>(), "the last eight, without a hole");
+    assert!(live.iter().filter(|(seq, _)| *seq + 7 >= last).all(|m| all.contains(m)));
+    assert_eq!(replayed(&mock, last), all[7..]);
+    assert_eq!(replayed(&mock, last + 1), []);
 }

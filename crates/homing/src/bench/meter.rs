@@ -41,13 +41,6 @@ impl Meter {
         wall.saturating_sub(self.waited() - waited)
     }
 
-    /// How long one short call takes, as a clock on the wall shows it.
-    pub(crate) fn raw<T>(&self, call: impl FnOnce() -> T) -> Duration {
-        let began = Instant::now();
-        _ = call();
-        began.elapsed()
-    }
-
     /// Watches calls for the longest; waiting is taken off after each `batch` of them.
     pub(crate) fn watch(&self, batch: u32) -> Watch<'_> {
         let waited = self.waited();

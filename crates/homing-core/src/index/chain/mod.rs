@@ -8,9 +8,13 @@
 //!
 //! * `nodes`: the prefixes;
 //! * `sets`: who holds them;
-//! * `target`: what each target says in its own words.
+//! * `target`: what each target says in its own words;
+//! * `overlaps`: how far a prompt goes;
+//! * `check`: what must always be true.
 
+mod check;
 mod nodes;
+mod overlaps;
 mod sets;
 mod target;
 
@@ -18,12 +22,10 @@ use super::event::{BlockRemoved, BlockStored, KvEvent, Medium};
 use super::naive::{
     Applied, MAX_BLOCK_SIZE, MAX_BLOCKS, MAX_GROUPS, MAX_WAITING, MAX_WAITING_TOKENS,
 };
-use super::{Overlap, Overlaps};
-use crate::hash::{ChainHash, EngineHash, HashSpace, Prompt};
+use crate::hash::{ChainHash, EngineHash, HashSpace};
 use crate::ids::{DpRank, WorkerId};
 use nodes::{Nodes, Slot};
 use sets::{SetId, Sets, TargetNo};
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use target::{Map, Names, Orphan, Target};
@@ -95,57 +97,6 @@ impl ChainIndex {
         let gone: Vec<_> = self.numbers.range(ranks).map(|(k, _)| *k).collect();
         gone.into_iter().for_each(|key| self.clear(key));
         self.forget_block_size_if_empty();
-    }
-
-    /// Each target's overlap with `prompt`.
-    #[must_use]
-    pub fn overlaps(&self, prompt: &Prompt) -> Overlaps {
-        let mut found = Overlaps::new();
-        if self.block_size != Some(prompt.block_size) {
-            return found;
-        }
-        let most = (prompt.reusable_blocks() as usize).min(prompt.chain.len());
-        // Who holds all blocks up to here, and whose last one was before.
-        let mut alive: SmallVec<[u64; 4]> = SmallVec::new();
-        let (mut before, mut set) = (None, SetId::EMPTY);
-        let mut depth = 0;
-        for chain in &prompt.chain[..most] {
-            let Some(slot) = self.nodes.find(*chain, before) else { break };
-            let Some(node) = self.nodes.get(slot) else { break };
-            if node.set != set {
-                set = node.set;
-                let words = self.sets.words(set);
-                if before.is_none() {
-                    alive = words.into();
-                } else {
-                    self.fall(&mut alive, words, depth, &mut found);
-                }
-                if alive.iter().all(|w| *w == 0) {
-                    break;
-                }
-            }
-            before = Some(slot);
-            depth += 1;
-        }
-        self.fall(&mut alive, &[], depth, &mut found);
-        found.sort_unstable_by_key(|o| (o.worker, o.rank));
-        found
-    }
-
-    /// Those of `alive` who are not in `words` hold `depth` blocks and no more.
-    fn fall(&self, alive: &mut [u64], words: &[u64], depth: u32, found: &mut Overlaps) {
-        for (i, word) in alive.iter_mut().enumerate() {
-            let stay = words.get(i).copied().unwrap_or(0);
-            let mut fallen = *word & !stay;
-            *word &= stay;
-            while fallen != 0 {
-                let number = i * 64 + fallen.trailing_zeros() as usize;
-                fallen &= fallen - 1;
-                if let (Some(Some(((worker, rank), _))), 1..) = (self.targets.get(number), depth) {
-                    found.push(Overlap { worker: *worker, rank: *rank, blocks: depth });
-                }
-            }
-        }
     }
 
     /// How many blocks a worker holds, over all its ranks (each once, whatever its copies).
@@ -521,44 +472,6 @@ impl ChainIndex {
         if self.targets.iter().flatten().all(|(_, t)| t.len() == 0) {
             self.block_size = None;
         }
-    }
-
-    /// Invariants, for tests and debug builds.
-    ///
-    /// # Panics
-    /// When one is violated.
-    pub fn check(&self) {
-        self.nodes.check();
-        self.sets.check(|set| self.nodes.iter().filter(|(_, n)| n.set == set).count());
-        for (slot, node) in self.nodes.iter() {
-            assert_ne!(node.set, SetId::EMPTY, "node {slot} is nobody's");
-            assert!((node.space as usize) < self.spaces.len(), "a space that is not known");
-        }
-        for (key, number) in &self.numbers {
-            let (whose, target) = self.targets[*number as usize].as_ref().expect("a numbered one");
-            assert_eq!(whose, key, "another target's number");
-            target.check();
-            let held = self.nodes.iter().filter(|(_, n)| self.sets.has(n.set, *number));
-            let held: BTreeMap<Slot, EngineHash> = held.map(|(s, n)| (s, n.engine)).collect();
-            match &target.names {
-                Names::Common { copies } => {
-                    assert_eq!(held.len(), target.standing, "blocks that stand");
-                    assert!(copies.values().all(|n| *n > 0));
-                    for hash in held.values() {
-                        assert!(self.standing(*number, *hash, None).is_some(), "a name of its own");
-                    }
-                }
-                Names::Own { blocks, more } => {
-                    let mut count: BTreeMap<Slot, u32> = BTreeMap::new();
-                    blocks.values().for_each(|(slot, _)| *count.entry(*slot).or_default() += 1);
-                    assert_eq!(blocks.len(), target.standing, "blocks that stand");
-                    assert!(count.keys().eq(held.keys()), "names and prefixes");
-                    let several: BTreeMap<_, _> = count.into_iter().filter(|c| c.1 > 1).collect();
-                    assert_eq!(several, more.iter().map(|(s, n)| (*s, *n)).collect());
-                }
-            }
-        }
-        assert_eq!(self.numbers.len(), self.targets.iter().flatten().count(), "numbers");
     }
 }
 

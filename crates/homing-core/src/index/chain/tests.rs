@@ -1,6 +1,7 @@
 //! The production index against its oracle: whatever engines say, in whatever order, both answer alike.
 
 use super::*;
+use crate::hash::Prompt;
 use crate::index::NaiveIndex;
 use proptest::prelude::*;
 

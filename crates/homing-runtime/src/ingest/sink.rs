@@ -1,0 +1,203 @@
+//! Where the messages of one stream go, once their order is known: decoded, applied to the index, counted.
+//! The sequence is the feed's; the events are the rank's that the message names, so what a hole makes
+//! doubtful are all ranks that the feed told of.
+
+use super::book::FeedStats;
+use super::{Feed, Here};
+use homing_core::ids::{DpRank, WorkerId};
+use homing_core::index::event::KvEvent;
+use homing_core::index::naive::Applied;
+use homing_wire::kv_events::{UNKNOWN_KIND, decode_batch_noting};
+use std::collections::BTreeSet;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Sink {
+    worker: String,
+    rank: DpRank,
+    /// How many ranks the worker has.
+    ranks: u16,
+    /// The ranks that it told of, its own always among them; as many as the worker has, at most.
+    told: BTreeSet<DpRank>,
+    /// Blocks that it told of and that are there, about: copies count, and so do those elsewhere.
+    known: u64,
+    /// Blocks to be stored until the cache counts as known again. What was known before a hole is the
+    /// best guess of how much is there; with as much again, little of it can be missing.
+    doubt: u64,
+}
+
+impl Sink {
+    pub(super) fn new(feed: &Feed) -> Self {
+        let rank = DpRank(feed.rank);
+        Self {
+            worker: feed.worker.clone(),
+            rank,
+            ranks: feed.ranks,
+            told: BTreeSet::from([rank]),
+            known: 0,
+            doubt: 0,
+        }
+    }
+
+    pub(super) fn worker(&self) -> &str {
+        &self.worker
+    }
+
+    /// The worker has another number of ranks.
+    pub(super) const fn set_ranks(&mut self, ranks: u16) {
+        self.ranks = ranks;
+    }
+
+    /// Applies the payload of a message of that life. False where it can't be read.
+    pub(super) fn take(&mut self, here: Here<'_>, id: WorkerId, payload: &[u8]) -> bool {
+        let mut seen = FeedStats::default();
+        let mut senseless = Vec::new();
+        let batch = decode_batch_noting(payload, |why| match why {
+            UNKNOWN_KIND => seen.ignored += 1,
+            _ => senseless.push(why),
+        });
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(error) => {
+                self.malformed(here, &error.to_string());
+                return false;
+            }
+        };
+        for why in senseless {
+            self.malformed(here, why);
+        }
+        let Some(rank) = self.rank_of(batch.dp_rank) else {
+            let why = "the worker has no rank of that number; see `dp_size` in its [[workers]]";
+            self.refused(here, batch.events.len() as u64, why);
+            return true;
+        };
+        self.told.insert(rank);
+        let (mut known, mut doubt) = (self.known, self.doubt);
+        let mut mismatch = None;
+        here.shell.core().handle_kv(here.shell.now(), id, rank, &batch.events, |event, applied| {
+            let blocks = event.blocks() as u64;
+            let kind = match (applied, event) {
+                (Applied::Yes, KvEvent::Stored(_)) => {
+                    known = known.saturating_add(blocks);
+                    doubt = doubt.saturating_sub(blocks);
+                    &mut seen.stored
+                }
+                (Applied::Yes, KvEvent::Removed(_)) => {
+                    known = known.saturating_sub(blocks);
+                    &mut seen.removed
+                }
+                (Applied::Yes, KvEvent::Cleared) => {
+                    (known, doubt) = (0, 0);
+                    &mut seen.cleared
+                }
+                (Applied::Ignored, _) => &mut seen.ignored,
+                (Applied::BlockSizeMismatch { known, got }, _) => {
+                    mismatch = Some((known, got));
+                    &mut seen.refused
+                }
+                (Applied::CountMismatch | Applied::TooMany, _) => &mut seen.refused,
+            };
+            *kind += 1;
+        });
+        self.known = known;
+        self.doubt_is(here, doubt);
+        here.book.with(&self.worker, |page| {
+            page.stats.stored += seen.stored;
+            page.stats.removed += seen.removed;
+            page.stats.cleared += seen.cleared;
+            page.stats.ignored += seen.ignored;
+        });
+        match mismatch {
+            Some((known, got)) => {
+                let why = format!("its block size is {got}, and the pool's is {known}");
+                self.refused(here, seen.refused, &why);
+            }
+            None if seen.refused > 0 => {
+                let why = "too many blocks, or tokens that don't fit the hashes";
+                self.refused(here, seen.refused, why);
+            }
+            None => {}
+        }
+        true
+    }
+
+    /// Nothing that it told is believed any more.
+    pub(super) fn forget(&mut self, here: Here<'_>) {
+        self.known = 0;
+        let Some(id) = here.shell.core().worker_named(&self.worker) else { return };
+        for rank in &self.told {
+            let clear = [KvEvent::Cleared];
+            here.shell.core().handle_kv(here.shell.now(), id, *rank, &clear, |_, _| {});
+        }
+    }
+
+    /// So many messages are lost for good: nothing is believed, and the cache is uncertain until as much
+    /// was told again as had been.
+    pub(super) fn lose(&mut self, here: Here<'_>, lost: u64) {
+        let before = self.known;
+        self.forget(here);
+        self.doubt_is(here, self.doubt.max(before));
+        let first = here.book.with(&self.worker, |page| {
+            page.stats.lost += 1;
+            !std::mem::replace(&mut page.told_gap, true)
+        });
+        if first {
+            let (worker, rank) = (&self.worker, self.rank.0);
+            tracing::warn!(
+                worker,
+                rank,
+                lost,
+                "a hole in the worker's event stream: what was known of this rank's cache is \
+                 forgotten and learned anew (said once); an engine with a replay endpoint can fill \
+                 such holes"
+            );
+        }
+    }
+
+    /// Another life, or another look at this one: an empty cache is known well.
+    pub(super) fn begin(&mut self, here: Here<'_>) {
+        self.known = 0;
+        self.doubt_is(here, 0);
+    }
+
+    fn doubt_is(&mut self, here: Here<'_>, doubt: u64) {
+        if (self.doubt > 0) != (doubt > 0) {
+            here.book.uncertain(&self.worker, self.rank.0, doubt > 0);
+        }
+        self.doubt = doubt;
+    }
+
+    /// Whose events those of a batch are, which may name a rank itself; `None`: nobody's. A worker of one
+    /// rank has nobody to confuse it with: behind an outer balancer (vLLM's external one) each engine has
+    /// an URL of its own, and its batches still name its place among all.
+    fn rank_of(&self, named: Option<u32>) -> Option<DpRank> {
+        match named {
+            Some(named) if self.ranks > 1 => {
+                u16::try_from(named).ok().filter(|rank| *rank < self.ranks).map(DpRank)
+            }
+            _ => Some(self.rank),
+        }
+    }
+
+    pub(super) fn malformed(&self, here: Here<'_>, why: &str) {
+        let first = here.book.with(&self.worker, |page| {
+            page.stats.malformed += 1;
+            !std::mem::replace(&mut page.told_malformed, true)
+        });
+        if first {
+            let (worker, rank) = (&self.worker, self.rank.0);
+            tracing::warn!(worker, rank, why, "a malformed KV event was dropped (said once)");
+        }
+    }
+
+    fn refused(&self, here: Here<'_>, n: u64, why: &str) {
+        let first = here.book.with(&self.worker, |page| {
+            page.stats.refused += n;
+            !std::mem::replace(&mut page.told_refused, true)
+        });
+        if first {
+            let (worker, rank) = (&self.worker, self.rank.0);
+            tracing::warn!(worker, rank, why, "a KV event was refused (said once)");
+        }
+    }
+}
