@@ -1,6 +1,7 @@
 """R07, a home that is gone, broken or not to be reached; and the strict set, under which a session runs at
 home or nowhere."""
 import json
+import time
 
 from harness import call, eventually
 from scripted_worker import Hold, Reset, Status
@@ -145,6 +146,8 @@ def test_r07_an_idle_connection_that_the_worker_closed_is_no_failure():
         for _ in range(20):
             turn = fleet.ok("s")
             assert (turn.word, turn.worker) == ("hit", home.name), turn
+            # The close must be there before the next turn is: one whose bytes have left is a failure.
+            time.sleep(0.05)
         assert fleet.router.metric("homing_retries_total") == 0
         fleet.quiet()
 
