@@ -242,14 +242,14 @@ impl ChainIndex {
             Parent::None => {
                 let space = own.unwrap_or_default();
                 let chain = ChainHash::root(space.local(tokens));
-                let slot = self.stand(number, hash, chain, space, None, follow, 1)?;
+                let slot = self.stand(number, hash, chain, space, None, follow)?;
                 Some(Parent::Stands(slot))
             }
             Parent::Stands(parent) => {
                 let node = *self.nodes.get(parent)?;
                 let space = own.unwrap_or(self.spaces[node.space as usize]);
                 let chain = node.chain.then(space.local(tokens));
-                let slot = self.stand(number, hash, chain, space, Some(parent), follow, 1)?;
+                let slot = self.stand(number, hash, chain, space, Some(parent), follow)?;
                 Some(Parent::Stands(slot))
             }
         }
@@ -273,7 +273,6 @@ impl ChainIndex {
 
     /// A block has its place; so have all that waited for it, and so on (a worklist: chains of orphans can be
     /// as long as a conversation).
-    #[expect(clippy::too_many_arguments, reason = "what a block is, one by one")]
     fn stand(
         &mut self,
         number: TargetNo,
@@ -282,9 +281,8 @@ impl ChainIndex {
         space: HashSpace,
         before: Option<Slot>,
         follow: usize,
-        copies: u32,
     ) -> Option<Slot> {
-        let first = self.hold(number, hash, chain, space, before, follow, copies)?;
+        let first = self.hold(number, hash, chain, space, before, follow, 1)?;
         if self.target(number).is_some_and(|t| t.orphans.is_empty()) {
             return Some(first);
         }

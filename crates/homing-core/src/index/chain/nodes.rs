@@ -161,12 +161,10 @@ impl Nodes {
         let number = slot / PAGE;
         let Some(page) = self.pages[number as usize].as_mut() else { return };
         page.used &= !(1 << (slot % PAGE));
-        if page.used == 0 && !page.listed {
-            self.pages[number as usize] = None;
-            self.gone.push(number);
-        } else if page.used == 0 {
-            // Somewhere in the list; what is there is looked at when its turn comes.
-            self.roomy.retain(|n| *n != number);
+        if page.used == 0 {
+            if page.listed {
+                self.roomy.retain(|n| *n != number);
+            }
             self.pages[number as usize] = None;
             self.gone.push(number);
         } else if !page.listed {
