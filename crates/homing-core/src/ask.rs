@@ -35,10 +35,13 @@ pub struct Ask {
     pub explicit: Option<Explicit>,
     /// Where it may run; `None`: anywhere.
     pub constraints: Option<Arc<Constraints>>,
-    /// Its prompt.
+    /// Its prompt in tokens; without a chain where these are not known.
     pub prompt: Prompt,
-    /// Who holds how much of the prompt: from [`crate::SelectionCore::overlaps`]. Another order than its
-    /// own costs time, nothing else.
+    /// Its prompt as text ([`Prompt::from_text`]), where [`crate::SelectionCore::wants_text`] or its tokens are
+    /// not known; without a chain otherwise.
+    pub text: Prompt,
+    /// Who holds how much of the prompt: from [`crate::SelectionCore::look_up`]. Another order than its own
+    /// costs time, nothing else.
     pub overlaps: Overlaps,
     /// When its client gives up.
     pub deadline: Option<Time>,
@@ -137,6 +140,7 @@ impl Ask {
             explicit: None,
             constraints: None,
             prompt,
+            text: Prompt::default(),
             overlaps: Overlaps::new(),
             deadline: None,
             past: Past::default(),

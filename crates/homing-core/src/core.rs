@@ -6,13 +6,16 @@
 //! (a block size, whether somebody is to be woken) is kept beside the locks, in atomics.
 //!
 //! * `fleet`: what the world says of workers;
+//! * `known`: what workers are known to have cached;
 //! * `kv`: the slices;
 //! * `sessions`: what people ask of sessions, and what is kept and shared of them.
 
 mod fleet;
+mod known;
 mod kv;
 mod sessions;
 
+pub use known::IndexUse;
 pub use sessions::{Cursor, Publication, Received, WALK_AT_ONCE};
 
 use crate::affinity::Outcome;
@@ -21,12 +24,12 @@ use crate::ask::{
 };
 use crate::explain::Preview;
 use crate::fleet::{
-    Drain, FleetChange, FleetEvent, Probe, Ranks, Registry, Route, RouteError, Row, State,
+    Cache, Drain, FleetChange, FleetEvent, Probe, Ranks, Registry, Route, RouteError, Row, State,
     WorkerInfo,
 };
 use crate::hash::Prompt;
 use crate::ids::{PartitionId, Role, WorkerId};
-use crate::index::{ChainIndex, Overlaps};
+use crate::index::{ChainIndex, Overlaps, RecencyIndex};
 use crate::partition::{Partition, Stats, WorkerLoad};
 use crate::select::policy::{Policy, built_in};
 use crate::settings::CoreSettings;
@@ -34,19 +37,39 @@ use crate::time::Time;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use sessions::Aside;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Steps towards more room that the timer takes at a time.
+const ROOM_AT_ONCE: usize = 256;
 
 #[derive(Debug)]
 struct Cell {
     pool: Arc<str>,
     role: Role,
+    /// What workers say that they have.
     index: RwLock<ChainIndex>,
+    /// What was sent to them.
+    text: RwLock<RecencyIndex>,
+    /// Whether somebody is known by nothing else.
+    wants_text: AtomicBool,
+    /// Changes of it.
+    changes: AtomicU64,
+    /// When the first prediction ends, in Unix microseconds; the largest number where there is none.
+    expiry: AtomicU64,
+    /// What both took when they were last measured.
+    bytes: AtomicUsize,
     /// The index's block size as of its last change; 0: unknown.
     block_size: AtomicU32,
     state: Mutex<Partition>,
 }
 
 impl Cell {
+    fn new(pool: Arc<str>, role: Role, state: Partition) -> Self {
+        let (index, text, wants_text, changes, bytes, block_size) = Default::default();
+        let (state, expiry) = (Mutex::new(state), AtomicU64::new(u64::MAX));
+        Self { pool, role, index, text, wants_text, changes, expiry, bytes, block_size, state }
+    }
+
     /// Changes the index. Whoever waits for it is let in afterwards, before the next change.
     fn index<T>(&self, change: impl FnOnce(&mut ChainIndex) -> T) -> T {
         let mut index = self.index.write();
@@ -67,6 +90,8 @@ pub struct SelectionCore {
     /// Outputs of all partitions. Changed under the lock of the one whose outputs change, so that a
     /// caller sees at least what its own calls have put there.
     pending: AtomicUsize,
+    /// What all indexes take.
+    index_bytes: AtomicUsize,
     policies: Policies,
     /// Other routers' bindings to workers that are not known here yet (R23).
     aside: Mutex<Aside>,
@@ -97,8 +122,16 @@ pub struct WorkerView {
     pub models: Vec<Arc<str>>,
     /// Its part in its partition.
     pub part: WorkerLoad,
-    /// Blocks of its cache that the index knows.
+    /// Blocks of its cache that the index knows: in device memory,
     pub cached_blocks: usize,
+    /// in host memory,
+    pub host_blocks: usize,
+    /// and farther away.
+    pub disk_blocks: usize,
+    /// Chunks of text that it was sent and is thought to have still.
+    pub cached_chunks: usize,
+    /// How its cache is known.
+    pub cache: Cache,
 }
 
 /// One partition as metrics and the admin API show it.
@@ -134,6 +167,7 @@ impl SelectionCore {
             registry: RwLock::new(registry),
             cells: RwLock::default(),
             pending: AtomicUsize::new(0),
+            index_bytes: AtomicUsize::new(0),
             policies: Policies(Box::new(policy)),
             aside: Mutex::default(),
             // Tells this router's versions from another's: as random as its choices.
@@ -159,13 +193,18 @@ impl SelectionCore {
     pub fn handle_timeout(&self, now: Time) {
         for cell in self.cells.read().iter() {
             self.with(cell, |state| state.handle_timeout(now));
+            self.expire_predictions(now, cell);
         }
+        self.make_room(ROOM_AT_ONCE);
     }
 
     /// When [`Self::handle_timeout`] has something to do next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.cells.read().iter().filter_map(|c| c.state.lock().poll_timeout()).min()
+        let cells = self.cells.read();
+        let ends = cells.iter().map(|c| c.expiry.load(Ordering::Relaxed)).min();
+        let ends = ends.filter(|at| *at < u64::MAX).map(Time::from_micros);
+        cells.iter().filter_map(|c| c.state.lock().poll_timeout()).chain(ends).min()
     }
 
     /// What to do next. Costs nothing while there is nothing.
@@ -202,7 +241,8 @@ impl SelectionCore {
         (size > 0).then_some(size)
     }
 
-    /// Who holds how much of a prompt. On the caller's thread, beside the partition's lock.
+    /// Who holds how much of a prompt of known tokens, as far as engines have said so. Requests are looked
+    /// up by [`Self::look_up`].
     #[must_use]
     pub fn overlaps(&self, partition: PartitionId, prompt: &Prompt) -> Overlaps {
         if prompt.chain.is_empty() {
@@ -260,7 +300,13 @@ impl SelectionCore {
     /// The last look before dispatch (R10).
     pub fn check_dispatch(&self, now: Time, grant: Grant) -> Dispatch {
         match self.cell(grant.ask.partition) {
-            Some(cell) => self.with(&cell, |state| state.check_dispatch(now, grant)),
+            Some(cell) => {
+                let dispatch = self.with(&cell, |state| state.check_dispatch(now, grant));
+                if let Dispatch::Go(checked) = &dispatch {
+                    self.foresee(now, &cell, &checked.0);
+                }
+                dispatch
+            }
             None => Dispatch::Go(Checked(grant)),
         }
     }
@@ -271,6 +317,7 @@ impl SelectionCore {
     /// Never: a grant comes from a partition, and partitions are never removed.
     pub fn commit(&self, now: Time, checked: Checked) -> (Live, Outcome) {
         let cell = self.cell(checked.0.ask.partition).expect("partitions are never removed");
+        self.note_routed(&cell, &checked.0);
         self.with(&cell, |state| state.commit(now, checked))
     }
 
@@ -313,6 +360,8 @@ impl SelectionCore {
         let view = |(row, place, models): (Row, Option<PartitionId>, _)| {
             let cell = place.and_then(|p| self.cell(p));
             let id = row.info.id;
+            let held = cell.as_ref().map_or([0; 3], |c| c.index.read().held(id));
+            let [cached_blocks, host_blocks, disk_blocks] = held;
             let part = cell.as_ref().map(|c| c.state.lock().worker_load(id)).unwrap_or_default();
             WorkerView {
                 info: row.info,
@@ -321,7 +370,11 @@ impl SelectionCore {
                 drain: row.drain,
                 models,
                 part,
-                cached_blocks: cell.map_or(0, |c| c.index.read().blocks(id)),
+                cached_blocks,
+                host_blocks,
+                disk_blocks,
+                cached_chunks: cell.map_or(0, |c| c.text.read().blocks(id)),
+                cache: row.cache,
             }
         };
         registry.workers().map(view).collect()
@@ -377,6 +430,7 @@ impl SelectionCore {
         for cell in cells.iter() {
             let index = cell.index.read();
             index.check();
+            cell.text.read().check();
             let size = cell.block_size.load(Ordering::Relaxed);
             assert_eq!(size, index.block_size().unwrap_or(0), "the block size beside the index");
         }

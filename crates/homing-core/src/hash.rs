@@ -102,6 +102,12 @@ impl ChainHash {
     }
 }
 
+/// Bytes of text that are hashed together where there is no tokenizer.
+pub const TEXT_CHUNK: usize = 256;
+/// What such a chunk counts for, in tokens: 4 bytes each, which is near the truth for English prose and code
+/// (and is only ever compared with itself).
+pub const TEXT_BLOCK: u32 = (TEXT_CHUNK / 4) as u32;
+
 /// A prompt as the core sees it: how long it is, and the chain of its full blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
@@ -111,6 +117,8 @@ pub struct Prompt {
     pub block_size: u32,
     /// One hash per full block, first to last.
     pub chain: Arc<[ChainHash]>,
+    /// The space that they are hashed in.
+    pub space: HashSpace,
 }
 
 impl Prompt {
@@ -127,7 +135,41 @@ impl Prompt {
             tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
             block_size,
             chain: chain.into(),
+            space,
         }
+    }
+
+    /// A prompt as its text, in chunks of [`TEXT_CHUNK`] bytes: `parts` behind each other, in the order in
+    /// which the engine will read them. Its tokens are an estimate.
+    #[must_use]
+    pub fn from_text(parts: &[&[u8]], space: HashSpace) -> Self {
+        let total: usize = parts.iter().map(|p| p.len()).sum();
+        let mut chain: Vec<ChainHash> = Vec::with_capacity(total / TEXT_CHUNK);
+        let mut add = |chunk: &[u8]| {
+            let local = LocalHash(xxh3_64_with_seed(chunk, space.0));
+            chain.push(ChainHash::after(chain.last().copied(), local));
+        };
+        // What a part leaves begins a chunk that the next one fills.
+        let (mut open, mut filled) = ([0u8; TEXT_CHUNK], 0);
+        for mut part in parts.iter().copied() {
+            if filled > 0 {
+                let (head, rest) = part.split_at(part.len().min(TEXT_CHUNK - filled));
+                open[filled..filled + head.len()].copy_from_slice(head);
+                (filled, part) = (filled + head.len(), rest);
+                if filled < TEXT_CHUNK {
+                    continue;
+                }
+                add(&open);
+            }
+            let chunks = part.chunks_exact(TEXT_CHUNK);
+            let rest = chunks.remainder();
+            chunks.for_each(&mut add);
+            open[..rest.len()].copy_from_slice(rest);
+            filled = rest.len();
+        }
+        let tokens =
+            u32::try_from(total.div_ceil(TEXT_CHUNK / TEXT_BLOCK as usize)).unwrap_or(u32::MAX);
+        Self { tokens, block_size: TEXT_BLOCK, chain: chain.into(), space }
     }
 
     /// A prompt of about this many tokens that nobody could tokenize.

@@ -83,3 +83,26 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// It is the text that counts, and not in how many parts it comes; what is not full is left out.
+    #[test]
+    fn a_text_is_hashed_as_one(
+        text in prop::collection::vec(any::<u8>(), 0..2000),
+        cuts in prop::collection::vec(0usize..2000, 0..4),
+    ) {
+        let space = HashSpace::new("adapter", "");
+        let whole = Prompt::from_text(&[&text], space);
+        prop_assert_eq!(whole.chain.len(), text.len() / TEXT_CHUNK);
+        prop_assert_eq!(whole.tokens as usize, text.len().div_ceil(4));
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|c| c.min(text.len())).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let parts: Vec<&[u8]> = cuts.windows(2).map(|w| &text[w[0]..w[1]]).collect();
+        prop_assert_eq!(&Prompt::from_text(&parts, space), &whole);
+        let mut longer = text.clone();
+        longer.extend([7; TEXT_CHUNK]);
+        let longer = Prompt::from_text(&[&longer], space);
+        prop_assert_eq!(&longer.chain[..whole.chain.len()], &whole.chain[..]);
+    }
+}

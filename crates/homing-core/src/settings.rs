@@ -150,6 +150,10 @@ pub struct CoreSettings {
     pub queue: QueueSettings,
     /// Choosing.
     pub policy: PolicyKind,
+    /// How long a dispatched prompt counts as cached at its worker before that has said so. Zero: not at all.
+    pub predict: Duration,
+    /// Bytes that the indexes of all partitions may take together.
+    pub index_memory: usize,
     /// How often one request may be moved to another worker after a failure.
     pub retry_attempts: u32,
     /// Failed probes in a row that make a worker Down.
@@ -164,6 +168,8 @@ impl Default for CoreSettings {
             affinity: AffinitySettings::default(),
             queue: QueueSettings::default(),
             policy: PolicyKind::default(),
+            predict: Duration::from_secs(5),
+            index_memory: 2 << 30,
             retry_attempts: 1,
             health_failures: 3,
             health_successes: 1,

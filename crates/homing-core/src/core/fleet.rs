@@ -6,7 +6,6 @@ use crate::fleet::{FleetChange, FleetError, FleetEvent, Registry};
 use crate::ids::{PartitionId, WorkerId};
 use crate::partition::Partition;
 use crate::time::Time;
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 impl SelectionCore {
@@ -29,6 +28,7 @@ impl SelectionCore {
             FleetChange::Serves(id, _)
             | FleetChange::Ranks(id, _)
             | FleetChange::Drain(id, _)
+            | FleetChange::Cache(id, _)
             | FleetChange::Unsure(id) => (Some(*id), None),
             FleetChange::Register(spec) => (None, Some(spec.name.clone())),
             _ => (None, None),
@@ -55,6 +55,12 @@ impl SelectionCore {
             self.update_row(&registry, id);
         }
         drop(registry);
+        let gone = |e: &FleetEvent| {
+            matches!(e, FleetEvent::Removed(_) | FleetEvent::Reborn { .. } | FleetEvent::Placed(..))
+        };
+        if events.iter().any(gone) {
+            self.sweep();
+        }
         for event in &events {
             if let FleetEvent::Registered(id)
             | FleetEvent::Reborn { new: id, .. }
@@ -70,7 +76,7 @@ impl SelectionCore {
         for (i, cell) in self.cells.read().iter().enumerate() {
             if except.is_none_or(|p| p.0 as usize != i) {
                 self.with(cell, |state| state.remove_row(worker));
-                cell.index(|index| index.forget(worker));
+                self.forget_cache(cell, worker);
             }
         }
     }
@@ -87,6 +93,9 @@ impl SelectionCore {
             return;
         };
         self.grow(registry, partition);
+        if let Some(cell) = self.cell(partition) {
+            self.set_cache(&cell, worker, row.cache);
+        }
         for (i, cell) in self.cells.read().iter().enumerate() {
             self.with(cell, |state| match i == partition.0 as usize {
                 true => state.set_row(row.clone()),
@@ -112,9 +121,7 @@ impl SelectionCore {
             let settings = self.settings.clone();
             let mut state = Partition::new(id, role, settings, policy, seed, self.writer);
             registry.unplaced().for_each(|row| state.set_unplaced(row));
-            let state = Mutex::new(state);
-            let (index, block_size) = Default::default();
-            cells.push(Arc::new(Cell { pool, role, index, block_size, state }));
+            cells.push(Arc::new(Cell::new(pool, role, state)));
         }
     }
 }

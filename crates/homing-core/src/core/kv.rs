@@ -16,6 +16,9 @@ const EVENT: usize = 16;
 /// Tokens that cost as much to hash as a block costs otherwise.
 const LONG_BLOCK: usize = 64;
 
+/// Slices after which the index is measured.
+const MEASURE_EACH: usize = 8;
+
 /// What a block of the event counts for: long ones are hashed for longer.
 fn weight(event: &KvEvent) -> usize {
     match event {
@@ -44,7 +47,7 @@ impl SelectionCore {
         events: &[KvEvent],
         mut applied: impl FnMut(&KvEvent, Applied),
     ) {
-        let (mut rest, mut done) = (events, 0);
+        let (mut rest, mut done, mut slices) = (events, 0, 0_usize);
         while !rest.is_empty() {
             let Some(slice) = self.kv_slice(worker, rank, rest, done) else {
                 return rest.iter().for_each(|e| applied(e, Applied::Ignored));
@@ -52,6 +55,23 @@ impl SelectionCore {
             let (over, left) = rest.split_at(slice.results.len());
             over.iter().zip(slice.results).for_each(|(e, result)| applied(e, result));
             (rest, done) = (left, slice.part);
+            slices += 1;
+            if slices.is_multiple_of(MEASURE_EACH) {
+                self.keep_within(worker);
+            }
+        }
+        if events.iter().any(|e| matches!(e, KvEvent::Cleared)) {
+            self.sweep();
+        }
+        self.keep_within(worker);
+    }
+
+    /// Makes room if the worker's index has grown too large.
+    fn keep_within(&self, worker: WorkerId) {
+        let place = self.registry.read().place(worker);
+        if let Some(cell) = place.and_then(|p| self.cell(p)) {
+            self.measure(&cell);
+            self.make_room(usize::MAX);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the world says about the fleet, what becomes of it, and where requests go: the registry's words.
 
-use super::worker::{Drain, Probe, Ranks, ServedName, State, WorkerSpec};
+use super::worker::{Cache, Drain, Probe, Ranks, ServedName, State, WorkerSpec};
 use crate::ids::{NameId, PartitionId, WorkerId};
 use std::sync::Arc;
 use thiserror::Error;
@@ -31,6 +31,8 @@ pub enum FleetChange {
     Started(WorkerId, u64),
     /// It has these ranks from now on.
     Ranks(WorkerId, Ranks),
+    /// How its cache is known, and how large it is.
+    Cache(WorkerId, Cache),
     /// It gets no new sessions; or, with `None`, it does again.
     Drain(WorkerId, Option<Drain>),
 }

@@ -10,4 +10,6 @@ pub mod worker;
 
 pub use change::{FleetChange, FleetError, FleetEvent, Route, RouteError};
 pub use registry::{Life, Registry, Row};
-pub use worker::{Drain, Probe, Ranks, ServedName, State, WorkerInfo, WorkerSpec};
+pub use worker::{
+    Cache, CacheSource, Drain, Probe, Ranks, ServedName, State, WorkerInfo, WorkerSpec,
+};

@@ -7,7 +7,7 @@
 use super::change::{
     FleetChange, FleetError, FleetEvent, MAX_NAMES, MAX_WORKERS, Route, RouteError,
 };
-use super::worker::{Drain, Health, Ranks, ServedName, State, WorkerInfo};
+use super::worker::{Cache, Drain, Health, Ranks, ServedName, State, WorkerInfo};
 use crate::ids::{NameId, PartitionId, Role, WorkerId};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -26,6 +26,8 @@ pub struct Row {
     pub ranks: Ranks,
     /// It gets no new sessions.
     pub drain: Option<Drain>,
+    /// How its cache is known.
+    pub cache: Cache,
 }
 
 #[derive(Debug)]
@@ -37,6 +39,7 @@ struct Worker {
     state: State,
     ranks: Ranks,
     drain: Option<Drain>,
+    cache: Cache,
     started: Option<u64>,
 }
 
@@ -48,6 +51,7 @@ impl Worker {
             serves: self.serves.clone(),
             ranks: self.ranks,
             drain: self.drain,
+            cache: self.cache,
         }
     }
 }
@@ -150,6 +154,7 @@ impl Registry {
                     state: Health::default().state(false),
                     ranks,
                     drain: None,
+                    cache: Cache::default(),
                     started,
                 };
                 self.insert(worker);
@@ -168,6 +173,7 @@ impl Registry {
                 }
             }
             FleetChange::Ranks(id, ranks) => self.worker(id)?.ranks = ranks,
+            FleetChange::Cache(id, cache) => self.worker(id)?.cache = cache,
             FleetChange::Drain(id, drain) => self.worker(id)?.drain = drain,
             FleetChange::Remove(id) => {
                 let gone = self.workers.remove(&id).ok_or(FleetError::UnknownWorker)?;

@@ -84,6 +84,27 @@ impl Ranks {
     }
 }
 
+/// How it is known what a worker has cached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheSource {
+    /// By the text of what was sent to it.
+    #[default]
+    Routed,
+    /// By its KV events.
+    Events,
+    /// It is not: it publishes no events, and nothing else is wanted.
+    Nothing,
+}
+
+/// What is known of a worker's cache as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cache {
+    /// How its content is known.
+    pub source: CacheSource,
+    /// Tokens that one of its ranks has room for, where it has told.
+    pub capacity: Option<u64>,
+}
+
 /// A worker gets no new sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drain {

@@ -21,6 +21,35 @@ pub enum Medium {
     Unknown,
 }
 
+/// How near a block is to the engine's attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// In GPU memory: reused as it is.
+    Device,
+    /// In host memory: copied first.
+    Host,
+    /// On a disk, or in a store that several share: read first.
+    Disk,
+}
+
+impl Tier {
+    /// All of them, the nearest first.
+    pub const ALL: [Self; 3] = [Self::Device, Self::Host, Self::Disk];
+}
+
+impl Medium {
+    /// Which tier it belongs to; `None` where we don't know.
+    #[must_use]
+    pub fn tier(self) -> Option<Tier> {
+        match self {
+            Self::Device => Some(Tier::Device),
+            Self::Host => Some(Tier::Host),
+            Self::Disk | Self::Shared => Some(Tier::Disk),
+            Self::Unknown => None,
+        }
+    }
+}
+
 /// One event of a worker's KV cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvent {
@@ -51,9 +80,10 @@ pub struct BlockStored {
     pub block_hashes: Vec<EngineHash>,
     /// The block before the first one; `None`: the sequence starts here.
     pub parent: Option<EngineHash>,
-    /// The tokens of all these blocks, `block_size` each.
+    /// The tokens of all these blocks, `block_size` each. None at all where the event only names blocks that
+    /// another one has described (vLLM's offloaded ones).
     pub token_ids: Vec<u32>,
-    /// Tokens per block.
+    /// Tokens per block; 0 where it only names them.
     pub block_size: u32,
     /// The adapter ("" for the base model).
     pub lora_name: String,
@@ -69,6 +99,14 @@ pub struct BlockStored {
     /// False where the group is known not to be one of full attention (sliding window, mamba): its
     /// blocks say nothing about reuse of a prefix.
     pub full_attention: bool,
+}
+
+impl BlockStored {
+    /// Whether it only names its blocks: another event tells what they are.
+    #[must_use]
+    pub fn names_only(&self) -> bool {
+        self.token_ids.is_empty() && self.block_size == 0
+    }
 }
 
 /// Blocks that an engine evicted.

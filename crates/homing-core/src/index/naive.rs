@@ -6,10 +6,11 @@
 //! no position is invented. A block is in its parent's hash space: engines tell the salt with the first
 //! block of a sequence only. Copies are counted, since an engine reports each copy's end.
 
-use super::event::{BlockRemoved, BlockStored, KvEvent, Medium};
+use super::event::{BlockRemoved, BlockStored, KvEvent, Tier};
 use super::{Overlap, Overlaps};
 use crate::hash::{ChainHash, EngineHash, HashSpace, Prompt};
 use crate::ids::{DpRank, WorkerId};
+use crate::time::Time;
 use foldhash::fast::FixedState;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -22,7 +23,7 @@ type Set<K> = HashSet<K, FixedState>;
 pub enum Applied {
     /// The index reflects it.
     Yes,
-    /// It says nothing about reuse of a prefix in device memory (another medium, another group).
+    /// It says nothing about reuse of a prefix (an unknown medium, another group, an image).
     Ignored,
     /// Its block size is not the one of this partition: it can't be matched, and is refused.
     BlockSizeMismatch {
@@ -67,15 +68,25 @@ enum Place {
     Waits { parent: EngineHash, tokens: Box<[u32]>, own: Option<HashSpace> },
 }
 
+/// What one tier of a rank holds.
 #[derive(Debug, Default)]
 struct Held {
     blocks: Map<EngineHash, Block>,
-    /// How many blocks of this target stand at a chain (two engine hashes may mean the same prefix).
+    /// How many of these blocks stand at a chain (two engine hashes may mean the same prefix).
     chains: Map<ChainHash, u32>,
     /// Orphans, behind the parent that they wait for.
     waiting: BTreeSet<(EngineHash, EngineHash)>,
     /// Tokens that they keep.
     waiting_tokens: usize,
+}
+
+/// What a rank holds.
+#[derive(Debug, Default)]
+struct Rank {
+    /// By [`Tier`].
+    tiers: [Held; 3],
+    /// What it is about to compute, and until when that is believed.
+    predicted: BTreeMap<ChainHash, Time>,
     /// Groups that were announced as something else than full attention.
     other_groups: Set<u32>,
 }
@@ -84,7 +95,7 @@ struct Held {
 #[derive(Debug, Default)]
 pub struct NaiveIndex {
     // Ordered, since lookups walk it: same seed, same run.
-    targets: BTreeMap<(WorkerId, DpRank), Held>,
+    targets: BTreeMap<(WorkerId, DpRank), Rank>,
     block_size: Option<u32>,
 }
 
@@ -130,6 +141,34 @@ impl NaiveIndex {
         self.forget_block_size_if_empty();
     }
 
+    /// A prompt goes to a target: what that doesn't hold of it, from block `from` on, counts as held until
+    /// then.
+    pub fn predict(
+        &mut self,
+        worker: WorkerId,
+        rank: DpRank,
+        prompt: &Prompt,
+        from: usize,
+        until: Time,
+    ) {
+        if self.block_size != Some(prompt.block_size) || prompt.chain.len() <= from {
+            return;
+        }
+        let rank = self.targets.entry((worker, rank)).or_default();
+        for chain in prompt.chain.iter().skip(from) {
+            if !rank.tiers[0].chains.contains_key(chain) {
+                rank.predicted.entry(*chain).or_insert(until);
+            }
+        }
+    }
+
+    /// Predictions that have not come true by now are believed no longer.
+    pub fn expire(&mut self, now: Time) {
+        for rank in self.targets.values_mut() {
+            rank.predicted.retain(|_, until| *until > now);
+        }
+    }
+
     /// Each target's overlap with `prompt`.
     #[must_use]
     pub fn overlaps(&self, prompt: &Prompt) -> Overlaps {
@@ -139,20 +178,40 @@ impl NaiveIndex {
         }
         let most = (prompt.reusable_blocks() as usize).min(prompt.chain.len());
         for (&(worker, rank), held) in &self.targets {
-            let run =
-                prompt.chain[..most].iter().take_while(|c| held.chains.contains_key(c)).count();
-            if let (1.., Ok(blocks)) = (run, u32::try_from(run)) {
-                found.push(Overlap { worker, rank, blocks });
+            let run = |deepest: usize| {
+                let holds = |c: &&ChainHash| {
+                    held.predicted.contains_key(c)
+                        || held.tiers[..=deepest].iter().any(|t| t.chains.contains_key(c))
+                };
+                prompt.chain[..most].iter().take_while(holds).count() as u32
+            };
+            let [blocks, host, disk] = [0, 1, 2].map(run);
+            if disk > 0 {
+                found.push(Overlap {
+                    worker,
+                    rank,
+                    blocks,
+                    host: host - blocks,
+                    disk: disk - host,
+                });
             }
         }
         found
     }
 
-    /// How many blocks a worker holds, over all its ranks (each once, whatever its copies).
+    /// How many blocks a worker holds in device memory, over all its ranks (each once, whatever its
+    /// copies).
     #[must_use]
     pub fn blocks(&self, worker: WorkerId) -> usize {
+        self.held(worker)[0]
+    }
+
+    /// How many blocks a worker holds in each [`Tier`].
+    #[must_use]
+    pub fn held(&self, worker: WorkerId) -> [usize; 3] {
         let ranks = (worker, DpRank(0))..=(worker, DpRank(u16::MAX));
-        self.targets.range(ranks).map(|(_, held)| held.blocks.len()).sum()
+        let all: Vec<_> = self.targets.range(ranks).map(|(_, rank)| rank).collect();
+        [0, 1, 2].map(|t| all.iter().map(|rank| rank.tiers[t].blocks.len()).sum())
     }
 
     fn store(
@@ -173,8 +232,16 @@ impl NaiveIndex {
             }
             return Applied::Ignored;
         }
-        if stored.medium != Medium::Device || stored.opaque || stored.block_hashes.is_empty() {
+        let Some(tier) = stored.medium.tier() else { return Applied::Ignored };
+        if stored.opaque || stored.block_hashes.is_empty() {
             return Applied::Ignored;
+        }
+        if tier != Tier::Device && stored.names_only() {
+            let rank = self.targets.entry(key).or_default();
+            for &hash in stored.block_hashes.iter().take(blocks.end).skip(blocks.start) {
+                rank.add_named(tier, hash);
+            }
+            return Applied::Yes;
         }
         let size = stored.block_size as usize;
         if !(1..=MAX_BLOCK_SIZE).contains(&stored.block_size)
@@ -183,6 +250,10 @@ impl NaiveIndex {
             return Applied::CountMismatch;
         }
         match self.block_size {
+            // Lower tiers may have blocks of their own size, and teach nothing.
+            known if tier != Tier::Device && known != Some(stored.block_size) => {
+                return Applied::Ignored;
+            }
             Some(known) if known != stored.block_size => {
                 return Applied::BlockSizeMismatch { known, got: stored.block_size };
             }
@@ -190,12 +261,12 @@ impl NaiveIndex {
         }
         let told = stored.parent.is_none() || !stored.cache_salt.is_empty();
         let own = told.then(|| HashSpace::new(&stored.lora_name, &stored.cache_salt));
-        let held = self.targets.entry(key).or_default();
+        let rank = self.targets.entry(key).or_default();
         let before = blocks.start.checked_sub(1).and_then(|i| stored.block_hashes.get(i));
         let mut parent = before.copied().or(stored.parent);
         let all = stored.block_hashes.iter().zip(stored.token_ids.chunks_exact(size));
         for (&hash, tokens) in all.take(blocks.end).skip(blocks.start) {
-            if !held.add(hash, parent, tokens, own) {
+            if !rank.add(tier, hash, parent, tokens, own) {
                 return Applied::TooMany;
             }
             parent = Some(hash);
@@ -210,22 +281,21 @@ impl NaiveIndex {
         removed: &BlockRemoved,
         blocks: Range<usize>,
     ) -> Applied {
-        if removed.medium != Medium::Device {
-            return Applied::Ignored;
-        }
-        let Some(held) = self.targets.get_mut(&(worker, rank)) else { return Applied::Ignored };
-        if removed.group.is_some_and(|g| held.other_groups.contains(&g)) {
+        let Some(tier) = removed.medium.tier() else { return Applied::Ignored };
+        let Some(rank) = self.targets.get_mut(&(worker, rank)) else { return Applied::Ignored };
+        if removed.group.is_some_and(|g| rank.other_groups.contains(&g)) {
             return Applied::Ignored;
         }
         for &hash in removed.block_hashes.iter().take(blocks.end).skip(blocks.start) {
-            held.remove(hash);
+            rank.tiers[tier as usize].remove(hash);
         }
         Applied::Yes
     }
 
     /// An empty index has no opinion: the engines may come back with another block size.
     fn forget_block_size_if_empty(&mut self) {
-        if self.targets.values().all(|held| held.blocks.is_empty()) {
+        let empty = |rank: &Rank| rank.tiers.iter().all(|held| held.blocks.is_empty());
+        if self.targets.values().all(empty) {
             self.block_size = None;
         }
     }
@@ -235,7 +305,7 @@ impl NaiveIndex {
     /// # Panics
     /// When one is violated.
     pub fn check(&self) {
-        for held in self.targets.values() {
+        for held in self.targets.values().flat_map(|rank| &rank.tiers) {
             let (mut stand, mut wait, mut kept) = (0, 0, 0);
             let mut keys: Vec<_> = held.blocks.iter().collect();
             keys.sort_by_key(|(k, _)| **k);
@@ -264,75 +334,125 @@ impl NaiveIndex {
     }
 }
 
-impl Held {
+/// Where a block stands, and the hash space of its children.
+type Standing = (ChainHash, HashSpace);
+
+impl Rank {
+    /// Where the block of this name stands: in this tier, or else in the nearest that has it.
+    fn standing(&self, tier: Tier, hash: EngineHash) -> Option<Standing> {
+        let others = Tier::ALL.into_iter().filter(|other| *other != tier);
+        std::iter::once(tier).chain(others).find_map(|t| self.tiers[t as usize].standing(hash))
+    }
+
     /// One more copy of a block; false if there is no room for it. `own`: its hash space, where the event
     /// tells it.
     fn add(
         &mut self,
+        tier: Tier,
         hash: EngineHash,
         parent: Option<EngineHash>,
         tokens: &[u32],
         own: Option<HashSpace>,
     ) -> bool {
-        if let Some(block) = self.blocks.get_mut(&hash) {
-            // Same name, same content: an engine's hash covers the whole prefix.
+        // Same name, same content, in whichever tier: an engine's hash covers the whole prefix.
+        let known = self.standing(tier, hash);
+        let place = parent.map(|parent| self.standing(tier, parent));
+        let held = &mut self.tiers[tier as usize];
+        if let Some(block) = held.blocks.get_mut(&hash) {
             block.copies = block.copies.saturating_add(1);
             return true;
         }
-        if self.blocks.len() >= MAX_BLOCKS {
+        if held.blocks.len() >= MAX_BLOCKS {
             return false;
         }
-        let Some(parent) = parent else {
-            self.stand(hash, None, tokens, own.unwrap_or_default());
-            return true;
-        };
-        match self.blocks.get(&parent).map(|b| &b.place) {
-            Some(&Place::Stands { chain, space }) => {
-                self.stand(hash, Some(chain), tokens, own.unwrap_or(space));
+        match (known, parent, place.flatten()) {
+            (Some(place), ..) => self.stand(tier, hash, place),
+            (None, None, _) => {
+                let space = own.unwrap_or_default();
+                self.stand(tier, hash, (ChainHash::root(space.local(tokens)), space));
             }
-            _ if self.waiting.len() >= MAX_WAITING
-                || self.waiting_tokens + tokens.len() > MAX_WAITING_TOKENS =>
-            {
-                return false;
+            (None, Some(_), Some((before, space))) => {
+                let space = own.unwrap_or(space);
+                self.stand(tier, hash, (before.then(space.local(tokens)), space));
             }
-            _ => {
-                self.waiting_tokens += tokens.len();
+            (None, Some(parent), None) => {
+                let kept = held.waiting_tokens + tokens.len();
+                if held.waiting.len() >= MAX_WAITING || kept > MAX_WAITING_TOKENS {
+                    return false;
+                }
+                held.waiting_tokens = kept;
                 let place = Place::Waits { parent, tokens: tokens.into(), own };
-                self.blocks.insert(hash, Block { place, copies: 1 });
-                self.waiting.insert((parent, hash));
+                held.blocks.insert(hash, Block { place, copies: 1 });
+                held.waiting.insert((parent, hash));
             }
         }
         true
     }
 
-    /// `hash` has its place; so have all that waited for it, and so on (a worklist: chains of orphans
-    /// can be as long as a conversation).
-    fn stand(
-        &mut self,
-        hash: EngineHash,
-        before: Option<ChainHash>,
-        tokens: &[u32],
-        space: HashSpace,
-    ) {
-        let chain = ChainHash::after(before, space.local(tokens));
-        let place = Place::Stands { chain, space };
-        self.blocks.insert(hash, Block { place, copies: 1 });
-        *self.chains.entry(chain).or_default() += 1;
-        let mut todo = vec![(hash, chain, space)];
-        while let Some((hash, before, space)) = todo.pop() {
-            let children = (hash, EngineHash(0))..=(hash, EngineHash(u64::MAX));
-            while let Some(&(_, child)) = self.waiting.range(children.clone()).next() {
-                self.waiting.remove(&(hash, child));
-                let Some(block) = self.blocks.get_mut(&child) else { continue };
-                let Place::Waits { tokens, own, .. } = &block.place else { continue };
-                let space = own.unwrap_or(space);
-                let chain = before.then(space.local(tokens));
-                self.waiting_tokens -= tokens.len();
-                block.place = Place::Stands { chain, space };
-                *self.chains.entry(chain).or_default() += 1;
-                todo.push((child, chain, space));
+    /// One more copy of a block that is only named: known from another tier, or left out.
+    fn add_named(&mut self, tier: Tier, hash: EngineHash) {
+        let known = self.standing(tier, hash);
+        let held = &mut self.tiers[tier as usize];
+        if let Some(block) = held.blocks.get_mut(&hash) {
+            block.copies = block.copies.saturating_add(1);
+        } else if let Some(place) = known.filter(|_| held.blocks.len() < MAX_BLOCKS) {
+            self.stand(tier, hash, place);
+        }
+    }
+
+    /// `hash` has its place; so have its namesakes in other tiers, all that waited for it, and so on (a
+    /// worklist: chains of orphans can be as long as a conversation).
+    fn stand(&mut self, tier: Tier, hash: EngineHash, place: Standing) {
+        self.tiers[tier as usize].stand(hash, place);
+        let mut todo = vec![(hash, place)];
+        while let Some((hash, (before, space))) = todo.pop() {
+            for held in &mut self.tiers {
+                if held.stop_waiting(hash).is_some() {
+                    held.stand(hash, (before, space));
+                }
+                while let Some(child) = held.child(hash) {
+                    let Some((tokens, own)) = held.stop_waiting(child) else { break };
+                    let space = own.unwrap_or(space);
+                    let place = (before.then(space.local(&tokens)), space);
+                    held.stand(child, place);
+                    todo.push((child, place));
+                }
             }
         }
+    }
+}
+
+impl Held {
+    fn standing(&self, hash: EngineHash) -> Option<Standing> {
+        match self.blocks.get(&hash)?.place {
+            Place::Stands { chain, space } => Some((chain, space)),
+            Place::Waits { .. } => None,
+        }
+    }
+
+    /// A block has its place, a new one or one that waited.
+    fn stand(&mut self, hash: EngineHash, (chain, space): Standing) {
+        let place = Place::Stands { chain, space };
+        let block = self.blocks.entry(hash).or_insert(Block { place, copies: 1 });
+        block.place = Place::Stands { chain, space };
+        *self.chains.entry(chain).or_default() += 1;
+    }
+
+    /// A block waits no longer; what it kept. It has no place until it is given one.
+    fn stop_waiting(&mut self, hash: EngineHash) -> Option<(Box<[u32]>, Option<HashSpace>)> {
+        let Place::Waits { parent, tokens, own } = &mut self.blocks.get_mut(&hash)?.place else {
+            return None;
+        };
+        let kept = (std::mem::take(tokens), *own);
+        self.waiting.remove(&(*parent, hash));
+        self.waiting_tokens -= kept.0.len();
+        Some(kept)
+    }
+
+    /// Somebody who waits for `parent`.
+    fn child(&self, parent: EngineHash) -> Option<EngineHash> {
+        let children = (parent, EngineHash(0))..=(parent, EngineHash(u64::MAX));
+        self.waiting.range(children).next().map(|(_, child)| *child)
     }
 
     fn remove(&mut self, hash: EngineHash) {

@@ -1,6 +1,7 @@
 //! The plain index, event by event: it is the oracle of the fast one, so each case is obvious.
 
 use super::*;
+use crate::index::event::Medium;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -166,7 +167,10 @@ fn f23_cleared_means_cleared_and_only_this_rank() {
     index.apply(W, DpRank(1), &stored(None, &[(1, [1, 1])]));
     index.apply(W, R, &KvEvent::Cleared);
     let found = index.overlaps(&Prompt::from_tokens(&[1, 1, 0], 2, HashSpace::default()));
-    assert_eq!(found.as_slice(), [Overlap { worker: W, rank: DpRank(1), blocks: 1 }]);
+    assert_eq!(
+        found.as_slice(),
+        [Overlap { worker: W, rank: DpRank(1), blocks: 1, host: 0, disk: 0 }]
+    );
 }
 
 #[test]
@@ -186,7 +190,7 @@ fn f27_another_block_size_is_refused() {
 }
 
 #[test]
-fn f29_groups_without_full_attention_and_foreign_media_are_left_out() {
+fn f29_groups_without_full_attention_and_unknown_media_are_left_out() {
     let mut index = NaiveIndex::default();
     let KvEvent::Stored(full) = stored(None, &[(1, [1, 1])]) else { unreachable!() };
     let sliding = BlockStored {
@@ -202,12 +206,71 @@ fn f29_groups_without_full_attention_and_foreign_media_are_left_out() {
         BlockRemoved { block_hashes: vec![EngineHash(1)], group: Some(0), ..Default::default() };
     assert_eq!(index.apply(W, R, &KvEvent::Removed(other)), Applied::Ignored);
     assert_eq!(matched(&index, &[1, 1, 0]), 1, "removal in group 0 doesn't touch group 1");
-    for medium in [Medium::Host, Medium::Disk, Medium::Shared, Medium::Unknown] {
-        let e = BlockStored { medium, block_hashes: vec![EngineHash(7)], ..full.clone() };
-        assert_eq!(index.apply(W, R, &KvEvent::Stored(e)), Applied::Ignored);
-    }
+    let medium = Medium::Unknown;
+    let e = BlockStored { medium, block_hashes: vec![EngineHash(7)], ..full.clone() };
+    assert_eq!(index.apply(W, R, &KvEvent::Stored(e)), Applied::Ignored);
     let short = BlockStored { token_ids: vec![1], ..full };
     assert_eq!(index.apply(W, R, &KvEvent::Stored(short)), Applied::CountMismatch);
+}
+
+fn in_medium(event: KvEvent, medium: Medium) -> KvEvent {
+    match event {
+        KvEvent::Stored(e) => KvEvent::Stored(BlockStored { medium, ..e }),
+        KvEvent::Removed(e) => KvEvent::Removed(BlockRemoved { medium, ..e }),
+        KvEvent::Cleared => KvEvent::Cleared,
+    }
+}
+
+#[test]
+fn lower_tiers_extend_a_match_and_are_told_apart() {
+    let mut index = NaiveIndex::default();
+    let blocks = [(1, [1, 1]), (2, [2, 2]), (3, [3, 3]), (4, [4, 4]), (5, [5, 5])];
+    let prompt = Prompt::from_tokens(&[1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 0], 2, HashSpace::default());
+    let tiers = |index: &NaiveIndex| {
+        let found = index.overlaps(&prompt);
+        found.first().map_or((0, 0, 0), |o| (o.blocks, o.host, o.disk))
+    };
+    index.apply(W, R, &stored(None, &blocks));
+    // Offloaded blocks are only named (vLLM): what they are, the device's events have told.
+    let named = |medium, hashes: &[u64]| {
+        let block_hashes = hashes.iter().copied().map(EngineHash).collect();
+        let full_attention = true;
+        KvEvent::Stored(BlockStored { block_hashes, medium, full_attention, ..Default::default() })
+    };
+    assert_eq!(index.apply(W, R, &named(Medium::Host, &[2, 3, 99])), Applied::Yes);
+    assert_eq!(tiers(&index), (5, 0, 0), "what is near counts as near");
+    index.apply(W, R, &removed(&[3, 4, 5]));
+    assert_eq!(tiers(&index), (2, 1, 0), "the host has the third one still");
+    // Others tell all of it.
+    index.apply(W, R, &in_medium(stored(Some(3), &[(4, [4, 4])]), Medium::Disk));
+    index.apply(W, R, &in_medium(stored(Some(4), &[(5, [5, 5])]), Medium::Host));
+    assert_eq!(tiers(&index), (2, 1, 2), "and behind what is far, nothing is nearer");
+    assert_eq!(index.held(W), [2, 3, 1]);
+    index.apply(W, R, &in_medium(removed(&[3]), Medium::Disk));
+    assert_eq!(tiers(&index), (2, 1, 2), "it was not there");
+    index.apply(W, R, &in_medium(removed(&[3]), Medium::Host));
+    assert_eq!(tiers(&index), (2, 0, 0), "a hole ends the match in every tier");
+    index.check();
+    index.apply(W, R, &KvEvent::Cleared);
+    assert_eq!((tiers(&index), index.held(W)), ((0, 0, 0), [0; 3]));
+}
+
+#[test]
+fn a_prediction_counts_until_its_time_and_no_longer() {
+    let at = |s| Time::ZERO + std::time::Duration::from_secs(s);
+    let mut index = NaiveIndex::default();
+    let prompt = Prompt::from_tokens(&[1, 1, 2, 2, 3, 3, 0], 2, HashSpace::default());
+    index.predict(W, R, &prompt, 0, at(5));
+    assert!(index.overlaps(&prompt).is_empty(), "no event has told a block size");
+    index.apply(W, R, &stored(None, &[(1, [1, 1])]));
+    index.predict(W, R, &prompt, 1, at(5));
+    assert_eq!(matched(&index, &[1, 1, 2, 2, 3, 3, 0]), 3);
+    assert_eq!(index.blocks(W), 1, "and is no block that is held");
+    index.expire(at(4));
+    index.apply(W, R, &stored(Some(1), &[(2, [2, 2])]));
+    index.predict(W, R, &prompt, 0, at(9));
+    index.expire(at(5));
+    assert_eq!(matched(&index, &[1, 1, 2, 2, 3, 3, 0]), 2, "what came true stays");
 }
 
 /// The model: per target a multiset of sequences (token vectors); an engine hash *is* its sequence.

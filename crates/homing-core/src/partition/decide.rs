@@ -89,9 +89,11 @@ impl Partition {
                 // Both are in the order of ids: one walk beside the other.
                 while overlaps.next_if(|o| (o.worker, o.rank) < (worker, rank)).is_some() {}
                 let overlap = overlaps.next_if(|o| (o.worker, o.rank) == (worker, rank));
-                let overlap = overlap.map_or(0, |o| o.blocks);
+                let (host, disk) = overlap.map_or((0, 0), |o| (o.host, o.disk));
+                let overlap = overlap.map_or(0, Overlap::total);
                 let load = self.ledger.of(worker, rank);
-                let mut c = Candidate { worker, rank, row: number, load, overlap, homes, fit };
+                let mut c =
+                    Candidate { worker, rank, row: number, load, overlap, host, disk, homes, fit };
                 c.fit.add(Fit::BUSY, self.is_busy(&load));
                 c.fit.add(Fit::AWAITED, awaited.has(rank));
                 c.fit.add(Fit::VETOED, !self.policy.admits(&demand, &c));

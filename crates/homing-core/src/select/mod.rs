@@ -79,8 +79,12 @@ pub struct Candidate {
     pub row: usize,
     /// What it has to do.
     pub load: Load,
-    /// Leading blocks of the prompt that it holds.
+    /// Leading blocks of the prompt that it holds, in whichever tier.
     pub overlap: u32,
+    /// Those of them that it must bring from host memory,
+    pub host: u32,
+    /// and from farther away.
+    pub disk: u32,
     /// Sessions that live at its worker.
     pub homes: u32,
     /// What speaks against it.

@@ -58,21 +58,26 @@ pub struct Kv {
     /// What one session at home costs: it will come again and wants its blocks kept. Without this, an
     /// idle moment makes every worker look alike, and shared openers draw all sessions to one cache.
     pub home: f64,
+    /// What a block in host memory costs, against one that must be computed: it has to be copied.
+    pub host: f64,
+    /// What one costs that is farther away: it has to be read first.
+    pub disk: f64,
 }
 
 impl Default for Kv {
     fn default() -> Self {
-        Self { prefill: 1.0, request: 4.0, home: 16.0 }
+        Self { prefill: 1.0, request: 4.0, home: 16.0, host: 0.1, disk: 0.3 }
     }
 }
 
 impl Policy for Kv {
-    /// `prefill * (waiting prefill + this prompt's uncached part) + decode + request * active
-    /// + home * homes`, in blocks.
+    /// `prefill * (waiting prefill + this prompt's uncached part + host * blocks there + disk * blocks there)
+    /// + decode + request * active + home * homes`, in blocks.
     fn cost(&self, demand: &Demand, c: &Candidate) -> f64 {
         let block = if demand.block_size == 0 { USUAL_BLOCK } else { f64::from(demand.block_size) };
         let uncached = f64::from(demand.uncached(c.overlap));
-        let prefill = (c.load.prefill_tokens as f64 + uncached) / block;
+        let far = self.host * f64::from(c.host) + self.disk * f64::from(c.disk);
+        let prefill = (c.load.prefill_tokens as f64 + uncached) / block + far;
         self.prefill * prefill
             + c.load.blocks as f64
             + self.request * f64::from(c.load.active_requests)

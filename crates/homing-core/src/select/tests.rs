@@ -13,6 +13,8 @@ fn candidate(worker: u32) -> Candidate {
         row: worker as usize,
         load: Load::default(),
         overlap: 0,
+        host: 0,
+        disk: 0,
         homes: 0,
         fit: Fit::default(),
     }
@@ -139,6 +141,23 @@ fn kv_counts_a_home_as_load() {
     // Until the prefix that is there is worth more.
     let warm = Candidate { overlap: 17, ..home };
     assert_eq!(pick(&mut policy, &demand(17 * 16), &[warm, candidate(1)], &mut dice), Some(0));
+}
+
+#[test]
+fn kv_takes_what_is_near_before_what_is_far_and_that_before_nothing() {
+    let mut policy = built_in(PolicyKind::Kv);
+    let mut dice = SplitMix::new(8);
+    let near = Candidate { overlap: 50, ..candidate(0) };
+    let host = Candidate { host: 40, ..near };
+    let disk = Candidate { disk: 40, ..near };
+    let cold = Candidate { overlap: 0, ..near };
+    let demand = demand(100 * 16);
+    let order = [near, host, disk, cold];
+    for (i, better) in order.iter().enumerate() {
+        for worse in &order[i + 1..] {
+            assert_eq!(pick(&mut policy, &demand, &[*worse, *better], &mut dice), Some(1));
+        }
+    }
 }
 
 #[test]

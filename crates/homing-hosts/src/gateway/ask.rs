@@ -12,6 +12,7 @@ use homing_core::affinity::Outcome;
 use homing_core::ask::Ask;
 use homing_wire::request::{ChatView, CommonView, CompletionView, Opening, RequestError};
 use http::HeaderMap;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 /// Everything that the core must know of the request; and whether it wants a stream.
@@ -26,7 +27,7 @@ pub(super) async fn of(
 ) -> Result<(Ask, bool), Failed> {
     let core = gateway.shell.core();
     let secret = gateway.shell.secret();
-    let View { common, opening, cut } =
+    let View { common, opening, cut, parts } =
         view(gateway, endpoint, body).map_err(|e| gateway.early(headers, Error::request(&e)))?;
     let opening = || infer::hash(secret, opening?);
     let found = gateway.finder.find(headers, steering, &common, opening)?;
@@ -50,9 +51,14 @@ pub(super) async fn of(
         metrics.untokenized.inc();
     }
     record.prompt_tokens = known.exact.then_some(known.prompt.tokens);
+    let text = prompt::text(gateway, &route, &common, &parts, known.exact);
     // Zero stands for "predicted: nothing"; what is unknown says nothing.
-    record.cached_tokens = known.exact.then_some(0);
+    record.cached_tokens = (known.exact || text.block_size > 0).then_some(0);
     let mut ask = Ask::new(route.partition, route.name, known.prompt);
+    if !known.exact && text.block_size > 0 {
+        (ask.prompt.tokens, ask.prompt.block_size) = (text.tokens, text.block_size);
+    }
+    ask.text = text;
     ask.session = session;
     (ask.explicit, ask.constraints) = (steering.explicit(), steering.constraints());
     ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
@@ -66,6 +72,8 @@ struct View<'a> {
     opening: Option<Opening<'a>>,
     /// The engine is to cut its prompt.
     cut: bool,
+    /// What the prompt is made of, in the engine's order: slices of the body.
+    parts: SmallVec<[&'a [u8]; 5]>,
 }
 
 fn view<'a>(
@@ -79,12 +87,14 @@ fn view<'a>(
             let view = ChatView::parse(body, paths)?;
             let opening = Some(view.opening());
             let cut = view.template.truncate_prompt_tokens.is_some();
-            View { common: view.common, opening, cut }
+            let parts = view.text_parts().collect();
+            View { common: view.common, opening, cut, parts }
         }
         Endpoint::Completions => {
             let view = CompletionView::parse(body, paths)?;
             let cut = view.truncate_prompt_tokens.is_some();
-            View { common: view.common, opening: None, cut }
+            let parts = view.text_parts().collect();
+            View { common: view.common, opening: None, cut, parts }
         }
     })
 }

@@ -35,7 +35,7 @@ impl Gateway {
             Err(error) => refused(&error),
             Ok((mut ask, _)) => {
                 let core = self.shell.core();
-                ask.overlaps = core.overlaps(ask.partition, &ask.prompt);
+                core.look_up(&mut ask);
                 match core.preview(self.shell.now(), &ask) {
                     Some(preview) => self.told(&preview, &record, ask.constraints.is_some()),
                     None => refused(&super::reply::Error::not_found("no such partition")),

@@ -42,7 +42,7 @@ pub(super) async fn of(
         let tokens = u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
         Known { prompt: Prompt::of_length(tokens), exact: false, untokenized: false }
     };
-    if gateway.settings.index.source == IndexSource::Off {
+    if matches!(gateway.settings.index.source, IndexSource::Off | IndexSource::Approximate) {
         return guess();
     }
     let Some((tokenizer, model)) = gateway.prompts.get(&*common.model) else { return guess() };
@@ -70,6 +70,25 @@ pub(super) async fn of(
         Some(Err(error)) => without(kind(&error)),
         None => without("the compute pool is behind"),
     }
+}
+
+/// The prompt as text, where somebody is known by nothing else, or its tokens are not known.
+pub(super) fn text(
+    gateway: &Gateway,
+    route: &Route,
+    common: &CommonView<'_>,
+    parts: &[&[u8]],
+    exact: bool,
+) -> Prompt {
+    let wanted = match gateway.settings.index.source {
+        IndexSource::Auto => !exact || gateway.shell.core().wants_text(route.partition),
+        IndexSource::Approximate => true,
+        IndexSource::Events | IndexSource::Off => false,
+    };
+    if !wanted {
+        return Prompt::default();
+    }
+    Prompt::from_text(parts, HashSpace::new(&route.adapter, &common.cache_salt))
 }
 
 fn tokenize(

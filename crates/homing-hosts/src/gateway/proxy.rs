@@ -153,9 +153,9 @@ impl Sending<'_> {
     async fn place(&self, mut ask: Ask, record: &mut Record) -> Result<Answer, Failed> {
         let shell = &self.gateway.shell;
         loop {
-            if !ask.prompt.chain.is_empty() {
+            if !(ask.prompt.chain.is_empty() && ask.text.chain.is_empty()) {
                 let began = std::time::Instant::now();
-                ask.overlaps = shell.core().overlaps(ask.partition, &ask.prompt);
+                shell.core().look_up(&mut ask);
                 shell.metrics().index_lookup.observe(began.elapsed().as_secs_f64());
             }
             let constrained = ask.constraints.is_some();

@@ -190,6 +190,16 @@ impl<'a> ChatView<'a> {
         Ok(Self { common, messages, template })
     }
 
+    /// What its prompt is made of, as the bytes that the client sent, in the order in which templates put it: the
+    /// next turn's begin with these. They stand for the prompt where nobody can tokenize it.
+    pub fn text_parts(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let TemplateFields { chat_template, chat_template_kwargs, documents, tools, .. } =
+            self.template;
+        let first = [chat_template, chat_template_kwargs, documents, tools];
+        let first = first.into_iter().flatten().map(|raw| raw.get().as_bytes());
+        first.chain([open_end(self.messages)])
+    }
+
     /// What of it stays while the conversation grows.
     #[must_use]
     pub const fn opening(&self) -> Opening<'a> {
@@ -219,6 +229,18 @@ impl<'a> CompletionView<'a> {
             truncate_prompt_tokens: top.truncate_prompt_tokens,
         })
     }
+
+    /// What its prompt is made of: see [`ChatView::text_parts`]. Of several prompts it is all of them, since one
+    /// worker gets them all.
+    pub fn text_parts(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.prompt.into_iter().map(open_end)
+    }
+}
+
+/// A list or a text without its end: what is longer begins with the same bytes.
+fn open_end(raw: &RawValue) -> &[u8] {
+    let text = raw.get();
+    text.strip_suffix([']', '"']).unwrap_or(text).trim_ascii_end().as_bytes()
 }
 
 fn flag(param: &'static str, raw: Option<&RawValue>) -> Result<Option<bool>, RequestError> {

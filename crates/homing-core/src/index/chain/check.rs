@@ -1,8 +1,9 @@
 //! What must always be true of an index, looked at by tests and debug builds.
 
 use super::ChainIndex;
+use super::lanes::Lane;
 use super::nodes::Slot;
-use super::sets::SetId;
+use super::sets::{SetId, TargetNo};
 use super::target::Names;
 use crate::hash::EngineHash;
 use std::collections::BTreeMap;
@@ -19,30 +20,57 @@ impl ChainIndex {
             assert_ne!(node.set, SetId::EMPTY, "node {slot} is nobody's");
             assert!((node.space as usize) < self.spaces.len(), "a space that is not known");
         }
-        for (key, number) in &self.numbers {
-            let (whose, target) = self.targets[*number as usize].as_ref().expect("a numbered one");
-            assert_eq!(whose, key, "another target's number");
-            target.check();
-            let held = self.nodes.iter().filter(|(_, n)| self.sets.has(n.set, *number));
-            let held: BTreeMap<Slot, EngineHash> = held.map(|(s, n)| (s, n.engine)).collect();
-            match &target.names {
-                Names::Common { copies } => {
-                    assert_eq!(held.len(), target.standing, "blocks that stand");
-                    assert!(copies.values().all(|n| *n > 0));
-                    for hash in held.values() {
-                        assert!(self.standing(*number, *hash, None).is_some(), "a name of its own");
-                    }
-                }
-                Names::Own { blocks, more } => {
-                    let mut count: BTreeMap<Slot, u32> = BTreeMap::new();
-                    blocks.values().for_each(|(slot, _)| *count.entry(*slot).or_default() += 1);
-                    assert_eq!(blocks.len(), target.standing, "blocks that stand");
-                    assert!(count.keys().eq(held.keys()), "names and prefixes");
-                    let several: BTreeMap<_, _> = count.into_iter().filter(|c| c.1 > 1).collect();
-                    assert_eq!(several, more.iter().map(|(s, n)| (*s, *n)).collect());
-                }
+        for (key, lanes) in &self.numbers {
+            assert!(lanes.of(Lane::Device).is_some(), "a rank without its own number");
+            for number in lanes.all() {
+                let member = self.targets[number as usize].as_ref().expect("a numbered one");
+                assert_eq!((member.key, lanes.of(member.lane)), (*key, Some(number)), "a number");
+                assert_eq!(Some(member.device), lanes.of(Lane::Device), "the rank's own number");
+                member.target.check();
+                self.check_target(number, member.lane);
             }
         }
-        assert_eq!(self.numbers.len(), self.targets.iter().flatten().count(), "numbers");
+        let numbered: usize = self.numbers.values().map(|lanes| lanes.all().count()).sum();
+        assert_eq!(numbered, self.targets.iter().flatten().count(), "numbers");
+        let swept = self.sweep.as_ref().map_or(0, |s| s.numbers());
+        let gone = self.retired.len() + swept;
+        assert_eq!(self.targets.len(), numbered + self.free.len() + gone, "numbers that are lost");
+        let not_device = |m: &&super::Member| m.lane != Lane::Device;
+        let special = self.targets.iter().flatten().filter(not_device).count() + gone;
+        assert_eq!(self.special, special, "numbers that are not a rank's own");
+    }
+
+    fn check_target(&self, number: TargetNo, lane: Lane) {
+        let Some(target) = self.target(number) else { return };
+        let held = self.nodes.iter().filter(|(_, n)| self.sets.has(n.set, number));
+        let held: BTreeMap<Slot, EngineHash> = held.map(|(s, n)| (s, n.engine)).collect();
+        match &target.names {
+            Names::Common { copies } => {
+                assert_eq!(held.len(), target.standing, "blocks that stand");
+                assert!(copies.values().all(|n| *n > 0));
+                for hash in held.values().filter(|_| lane != Lane::Predicted && !self.nameless) {
+                    let called = self.nodes.called(*hash, None);
+                    assert!(self.standing(number, *hash, called).is_some(), "a name of its own");
+                }
+            }
+            Names::Own { blocks, more } => {
+                let mut count: BTreeMap<Slot, u32> = BTreeMap::new();
+                let stands = blocks.iter().filter(|(_, at)| self.nodes.get(at.0).is_some());
+                stands.for_each(|(_, (slot, _))| *count.entry(*slot).or_default() += 1);
+                let ghostly = self.nodes.ghosts() > 0;
+                assert!(
+                    ghostly || blocks.iter().count() == target.standing,
+                    "names that lead away"
+                );
+                assert_eq!(
+                    count.values().sum::<u32>() as usize,
+                    target.standing,
+                    "blocks that stand"
+                );
+                assert!(count.keys().eq(held.keys()), "names and prefixes");
+                let several: BTreeMap<_, _> = count.into_iter().filter(|c| c.1 > 1).collect();
+                assert_eq!(several, more.iter().map(|(s, n)| (*s, *n)).collect());
+            }
+        }
     }
 }

@@ -3,16 +3,26 @@
 //! Nodes lie in pages, and a block that follows another lies behind it where it can: so a prompt's
 //! prefix is read as a run of memory, and only where the run breaks its next block is looked up. A page
 //! that nobody needs any more is given back.
+//!
+//! A page knows whether it was needed of late. Who makes room goes round; each time it comes by, a page cools
+//! by a degree, and goes when it was cold: the clock, with counters (Corbató, "A paging experiment with the
+//! Multics system", 1968). What was asked for stays for more rounds than what was only told. A block is never
+//! needed without those before it, so what goes first are ends.
 
 use super::sets::SetId;
 use crate::hash::{ChainHash, EngineHash};
 use crate::keys::Keys;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Nodes of a page: as many as a word has bits.
-const PAGE: u32 = 64;
+pub(super) const PAGE: u32 = 64;
 
 /// A block that so many follow begins a run.
 const RUN: usize = 8;
+
+/// The heat of a page that has a new node, and of one that was asked for.
+const WARM: u8 = 1;
+const HOT: u8 = 3;
 
 /// The number of a node.
 pub(super) type Slot = u32;
@@ -39,6 +49,8 @@ struct Page {
     used: u64,
     /// It is in [`Nodes::roomy`].
     listed: bool,
+    /// Rounds of the clock that it survives yet. Readers set it, and nothing hangs on the order.
+    heat: AtomicU8,
     nodes: [Node; PAGE as usize],
 }
 
@@ -50,6 +62,10 @@ pub(super) struct Nodes {
     roomy: Vec<u32>,
     /// Pages that have gone.
     gone: Vec<u32>,
+    /// Pages whose nodes were dropped while names may still lead to them: not to be used again yet.
+    ghosts: Vec<u32>,
+    /// The clock's hand: a page.
+    hand: u32,
     by_chain: Keys,
     by_engine: Keys,
     len: usize,
@@ -95,12 +111,20 @@ impl Nodes {
         self.by_engine.find(key(engine.0), |s| self.get(s).is_some_and(is))
     }
 
-    /// A new node of a prefix that has none, behind `before` if there is room. It is called `engine` unless
-    /// another is; about so many will `follow` it. `None`: there is no room in all.
+    /// Somebody asks for nodes of this page.
+    pub(super) fn touch(&self, page: u32) {
+        if let Some(Some(page)) = self.pages.get(page as usize)
+            && page.heat.load(Ordering::Relaxed) != HOT
+        {
+            page.heat.store(HOT, Ordering::Relaxed);
+        }
+    }
+
+    /// A new node of a prefix that has none, behind `before` if there is room. About so many will `follow`
+    /// it. It has no name yet. `None`: there is no room in all.
     pub(super) fn insert(
         &mut self,
         chain: ChainHash,
-        engine: EngineHash,
         space: u16,
         before: Option<Slot>,
         follow: usize,
@@ -111,21 +135,30 @@ impl Nodes {
             Some(slot) => slot,
             None => self.room(follow)?,
         };
-        let named = self.called(engine, None).is_none();
         if !self.by_chain.insert(key(chain.0), slot) {
             return None;
         }
-        let named = named && self.by_engine.insert(key(engine.0), slot);
         let page = self.pages[(slot / PAGE) as usize].as_mut()?;
         page.used |= 1 << (slot % PAGE);
-        page.nodes[(slot % PAGE) as usize] = Node { chain, engine, space, named, ..EMPTY };
+        page.nodes[(slot % PAGE) as usize] = Node { chain, space, ..EMPTY };
+        let heat = page.heat.get_mut();
+        *heat = WARM.max(*heat);
         self.len += 1;
         Some(slot)
     }
 
+    /// A node without a name is called so from now on, which nobody else is.
+    pub(super) fn name(&mut self, slot: Slot, engine: EngineHash) {
+        if self.by_engine.insert(key(engine.0), slot)
+            && let Some(node) = self.get_mut(slot)
+        {
+            (node.engine, node.named) = (engine, true);
+        }
+    }
+
     /// A free slot: of a page of its own for a run, as long as pages are well used; else anywhere.
     fn room(&mut self, follow: usize) -> Option<Slot> {
-        let pages = self.pages.len() - self.gone.len();
+        let pages = self.live_pages();
         let run = follow >= RUN && self.len * 2 >= pages * PAGE as usize;
         while let Some(number) = self.roomy.last().copied().filter(|_| !run) {
             let page = self.pages[number as usize].as_mut().filter(|p| p.used < u64::MAX);
@@ -144,7 +177,8 @@ impl Nodes {
                 u32::try_from(self.pages.len() - 1).ok().filter(|n| *n < u32::MAX / PAGE - 1)?
             }
         };
-        let page = Page { used: 0, listed: true, nodes: [EMPTY; PAGE as usize] };
+        let heat = AtomicU8::new(WARM);
+        let page = Page { used: 0, listed: true, heat, nodes: [EMPTY; PAGE as usize] };
         self.pages[number as usize] = Some(Box::new(page));
         self.roomy.push(number);
         Some(number * PAGE)
@@ -152,41 +186,99 @@ impl Nodes {
 
     /// Nobody holds it any more.
     pub(super) fn remove(&mut self, slot: Slot) {
+        self.unlink(slot);
+        let number = slot / PAGE;
+        let Some(Some(page)) = self.pages.get_mut(number as usize) else { return };
+        if page.used == 0 {
+            self.give_back(number, false);
+        } else if !page.listed {
+            page.listed = true;
+            self.roomy.push(number);
+        }
+        if self.len == 0 && self.ghosts.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    fn unlink(&mut self, slot: Slot) {
         let Some(node) = self.get(slot).copied() else { return };
         self.by_chain.remove(key(node.chain.0), slot);
         if node.named {
             self.by_engine.remove(key(node.engine.0), slot);
         }
         self.len -= 1;
-        let number = slot / PAGE;
-        let Some(page) = self.pages[number as usize].as_mut() else { return };
-        page.used &= !(1 << (slot % PAGE));
-        if page.used == 0 {
-            if page.listed {
-                self.roomy.retain(|n| *n != number);
-            }
-            self.pages[number as usize] = None;
-            self.gone.push(number);
-        } else if !page.listed {
-            page.listed = true;
-            self.roomy.push(number);
+        if let Some(page) = &mut self.pages[(slot / PAGE) as usize] {
+            page.used &= !(1 << (slot % PAGE));
         }
-        if self.len == 0 {
+    }
+
+    /// An empty page goes. `ghost`: names may still lead to its nodes.
+    fn give_back(&mut self, number: u32, ghost: bool) {
+        let page = self.pages[number as usize].take();
+        if page.is_some_and(|page| page.listed) {
+            self.roomy.retain(|n| *n != number);
+        }
+        if ghost { &mut self.ghosts } else { &mut self.gone }.push(number);
+    }
+
+    /// The clock goes on by one page: one that was cold, to be dropped. `None`: it was not, or there is none.
+    pub(super) fn tick(&mut self) -> Option<u32> {
+        let number = self.hand;
+        self.hand = if number as usize + 1 < self.pages.len() { number + 1 } else { 0 };
+        let page = self.pages.get_mut(number as usize)?.as_mut()?;
+        let heat = page.heat.get_mut();
+        *heat = match heat.checked_sub(1) {
+            Some(less) => less,
+            None => return Some(number),
+        };
+        None
+    }
+
+    /// The nodes of a page.
+    pub(super) fn of_page(&self, number: u32) -> impl Iterator<Item = (Slot, &Node)> {
+        let slots = number * PAGE..(number + 1) * PAGE;
+        slots.filter_map(|slot| Some((slot, self.get(slot)?)))
+    }
+
+    /// A page goes with all its nodes. `ghost`: names may still lead to them, until [`Self::lay_ghosts`].
+    pub(super) fn drop_page(&mut self, number: u32, ghost: bool) {
+        (number * PAGE..(number + 1) * PAGE).for_each(|slot| self.unlink(slot));
+        self.give_back(number, ghost);
+    }
+
+    /// Pages that names may still lead to.
+    pub(super) fn ghosts(&self) -> usize {
+        self.ghosts.len()
+    }
+
+    /// No name leads any more to the first `n` ghosts.
+    pub(super) fn lay_ghosts(&mut self, n: usize) {
+        self.gone.extend(self.ghosts.drain(..n));
+        if self.len == 0 && self.ghosts.is_empty() {
             *self = Self::default();
         }
     }
 
+    /// Pages, with those that have gone.
+    pub(super) fn pages(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
+    fn live_pages(&self) -> usize {
+        self.pages.len() - self.gone.len() - self.ghosts.len()
+    }
+
     /// Every node with its number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Node)> {
-        (0..self.pages.len() as u32 * PAGE).filter_map(|slot| Some((slot, self.get(slot)?)))
+        (0..self.pages()).flat_map(|number| self.of_page(number))
     }
 
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
-        let pages = self.pages.iter().flatten().count() * size_of::<Page>();
-        pages
+        let lists = self.roomy.capacity() + self.gone.capacity() + self.ghosts.capacity();
+        self.live_pages() * size_of::<Page>()
             + self.pages.capacity() * size_of::<Option<Box<Page>>>()
-            + self.roomy.capacity() * size_of::<u32>()
+            + lists * size_of::<u32>()
             + self.by_chain.bytes()
             + self.by_engine.bytes()
     }
@@ -203,6 +295,7 @@ impl Nodes {
             assert_eq!(self.find(node.chain, None), Some(slot), "a prefix that is not found");
             assert!(!node.named || self.called(node.engine, None) == Some(slot), "a lost name");
         }
+        assert_eq!(self.pages.iter().flatten().count(), self.live_pages(), "pages");
         self.by_chain.check(|slot| self.get(slot).map(|n| key(n.chain.0)));
         self.by_engine.check(|slot| self.get(slot).map(|n| key(n.engine.0)));
     }

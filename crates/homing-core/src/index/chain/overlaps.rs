@@ -1,11 +1,45 @@
-//! How far a prompt goes at each target. It is walked once for all of them: who is still in is a bit each,
-//! and a target's answer is where it falls out.
+//! How far a prompt goes. It is walked once for all targets: who is still in is a bit each, and a target's
+//! answer is where it falls out. Where ranks have more than their device memory, there are three such
+//! fields of bits: who holds every block near, or in host memory at least, or anywhere.
 
 use super::ChainIndex;
-use super::sets::SetId;
+use super::lanes::Lane;
+use super::nodes::PAGE;
+use super::sets::{SetId, TargetNo, members};
 use crate::hash::Prompt;
 use crate::index::{Overlap, Overlaps};
 use smallvec::SmallVec;
+
+type Alive = SmallVec<[u64; 4]>;
+
+/// Who is still in, or was when it was counted.
+#[derive(Default)]
+struct Field {
+    alive: Alive,
+    began: bool,
+}
+
+impl Field {
+    /// Those who are not in `words` fall out.
+    fn narrow(&mut self, words: &[u64], mut falls: impl FnMut(TargetNo)) {
+        if !std::mem::replace(&mut self.began, true) {
+            self.alive = words.into();
+            return;
+        }
+        for (i, word) in self.alive.iter_mut().enumerate() {
+            let stay = words.get(i).copied().unwrap_or(0);
+            let fallen = *word & !stay;
+            *word &= stay;
+            if fallen != 0 {
+                members(&[fallen]).for_each(|bit| falls((i * 64) as TargetNo + bit));
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.alive.iter().all(|w| *w == 0)
+    }
+}
 
 impl ChainIndex {
     /// Each target's overlap with `prompt`.
@@ -15,47 +49,116 @@ impl ChainIndex {
         if self.block_size != Some(prompt.block_size) {
             return found;
         }
+        if self.special == 0 {
+            self.plain(prompt, &mut found)
+        } else {
+            self.tiered(prompt, &mut found)
+        };
+        found.sort_unstable_by_key(|o| (o.worker, o.rank));
+        found
+    }
+
+    /// Calls `step` with the set of each block from the first on, where it is another than the last one's,
+    /// and how many blocks came before, until that says it is enough. How many blocks there were.
+    fn walk(&self, prompt: &Prompt, mut step: impl FnMut(SetId, u32) -> bool) -> u32 {
         let most = (prompt.reusable_blocks() as usize).min(prompt.chain.len());
-        // Who holds all blocks up to here, and whose last one was before.
-        let mut alive: SmallVec<[u64; 4]> = SmallVec::new();
-        let (mut before, mut set) = (None, SetId::EMPTY);
+        let (mut before, mut set, mut page) = (None, SetId::EMPTY, u32::MAX);
         let mut depth = 0;
         for chain in &prompt.chain[..most] {
             let Some(slot) = self.nodes.find(*chain, before) else { break };
             let Some(node) = self.nodes.get(slot) else { break };
+            if slot / PAGE != page {
+                page = slot / PAGE;
+                self.nodes.touch(page);
+            }
             if node.set != set {
                 set = node.set;
-                let words = self.sets.words(set);
-                if before.is_none() {
-                    alive = words.into();
-                } else {
-                    self.fall(&mut alive, words, depth, &mut found);
-                }
-                if alive.iter().all(|w| *w == 0) {
+                if !step(set, depth) {
                     break;
                 }
             }
             before = Some(slot);
             depth += 1;
         }
-        self.fall(&mut alive, &[], depth, &mut found);
-        found.sort_unstable_by_key(|o| (o.worker, o.rank));
-        found
+        depth
     }
 
-    /// Those of `alive` who are not in `words` hold `depth` blocks and no more.
-    fn fall(&self, alive: &mut [u64], words: &[u64], depth: u32, found: &mut Overlaps) {
-        for (i, word) in alive.iter_mut().enumerate() {
-            let stay = words.get(i).copied().unwrap_or(0);
-            let mut fallen = *word & !stay;
-            *word &= stay;
-            while fallen != 0 {
-                let number = i * 64 + fallen.trailing_zeros() as usize;
-                fallen &= fallen - 1;
-                if let (Some(Some(((worker, rank), _))), 1..) = (self.targets.get(number), depth) {
-                    found.push(Overlap { worker: *worker, rank: *rank, blocks: depth });
-                }
+    /// Where each number is a rank's.
+    fn plain(&self, prompt: &Prompt, found: &mut Overlaps) {
+        let mut field = Field::default();
+        let depth = self.walk(prompt, |set, depth| {
+            field.narrow(self.sets.words(set), |n| self.found(n, depth, found));
+            !field.is_empty()
+        });
+        field.narrow(&[], |n| self.found(n, depth, found));
+    }
+
+    fn tiered(&self, prompt: &Prompt, found: &mut Overlaps) {
+        // By where each fell out: near, of host memory, of everything.
+        let mut ends: SmallVec<[(TargetNo, [u32; 3]); 8]> = SmallVec::new();
+        let mut fields: [Field; 3] = Default::default();
+        let mut narrow = |fields: &mut [Field; 3], words: &[Alive; 3], depth: u32| {
+            for (i, (field, words)) in fields.iter_mut().zip(words).enumerate() {
+                field.narrow(words, |n| match ends.iter_mut().find(|(who, _)| *who == n) {
+                    Some((_, end)) => end[i..].fill(depth),
+                    None => ends.push((n, [0; 3].map(|_| depth))),
+                });
+            }
+        };
+        let depth = self.walk(prompt, |set, depth| {
+            let words = self.fold(self.sets.words(set));
+            if depth == 0 {
+                // Who holds the first block anywhere is in, and may fall out at once.
+                let all = words[2].clone();
+                narrow(&mut fields, &[all.clone(), all.clone(), all], 0);
+            }
+            narrow(&mut fields, &words, depth);
+            !fields[2].is_empty()
+        });
+        narrow(&mut fields, &Default::default(), depth);
+        for (number, [near, host, all]) in ends.into_iter().filter(|(_, end)| end[2] > 0) {
+            if let Some(Some(m)) = self.targets.get(number as usize) {
+                let (worker, rank) = m.key;
+                let (host, disk) = (host - near, all - host);
+                found.push(Overlap { worker, rank, blocks: near, host, disk });
             }
         }
+    }
+
+    fn found(&self, number: TargetNo, blocks: u32, found: &mut Overlaps) {
+        if let (Some(Some(m)), 1..) = (self.targets.get(number as usize), blocks) {
+            found.push(Overlap { worker: m.key.0, rank: m.key.1, blocks, host: 0, disk: 0 });
+        }
+    }
+
+    /// The ranks that hold a block near, in host memory at least, anywhere. Those who have gone are in no
+    /// mask.
+    fn fold(&self, words: &[u64]) -> [Alive; 3] {
+        let of = |lane: Lane| {
+            let mask = &self.masks[lane as usize];
+            words.iter().zip(mask).map(|(a, b)| a & b)
+        };
+        let mut near: Alive = of(Lane::Device).collect();
+        let add = |all: &mut Alive, lane| {
+            for (i, word) in of(lane).enumerate().filter(|(_, w)| *w != 0) {
+                for bit in members(&[word]) {
+                    let member = self.targets.get(i * 64 + bit as usize);
+                    let Some(rank) = member.and_then(|m| Some(m.as_ref()?.device)) else {
+                        continue;
+                    };
+                    let at = rank as usize / 64;
+                    if all.len() <= at {
+                        all.resize(at + 1, 0);
+                    }
+                    all[at] |= 1 << (rank % 64);
+                }
+            }
+        };
+        add(&mut near, Lane::Predicted);
+        let mut host = near.clone();
+        add(&mut host, Lane::Host);
+        let mut all = host.clone();
+        add(&mut all, Lane::Disk);
+        [near, host, all]
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Sets {
     entries: Vec<Entry>,
     free: Vec<u32>,
     by_words: HashMap<Words, u32, FixedState>,
+    /// Bytes of the words that don't fit their entries.
+    spilled: usize,
     /// The last change: neighbours change alike.
     last: Option<(SetId, TargetNo, SetId)>,
 }
@@ -41,7 +43,7 @@ impl Default for Sets {
     fn default() -> Self {
         let empty = Entry { words: Words::new(), users: 0 };
         let (free, by_words, last) = Default::default();
-        Self { entries: vec![empty], free, by_words, last }
+        Self { entries: vec![empty], free, by_words, spilled: 0, last }
     }
 }
 
@@ -85,6 +87,7 @@ impl Sets {
         if let Some(known) = self.by_words.get(&words) {
             return SetId(*known);
         }
+        self.spilled += spilled(&words);
         let entry = Entry { words: words.clone(), users: 0 };
         let number = match self.free.pop() {
             Some(number) => {
@@ -101,7 +104,7 @@ impl Sets {
     }
 
     /// One node less has it.
-    fn drop_user(&mut self, set: SetId) {
+    pub(super) fn drop_user(&mut self, set: SetId) {
         if set == SetId::EMPTY {
             return;
         }
@@ -109,6 +112,7 @@ impl Sets {
         entry.users -= 1;
         if entry.users == 0 {
             let words = std::mem::take(&mut entry.words);
+            self.spilled -= spilled(&words);
             self.by_words.remove(&words);
             self.free.push(set.0);
             self.last = None;
@@ -120,9 +124,9 @@ impl Sets {
 
     /// Bytes that it takes, about.
     pub(super) fn bytes(&self) -> usize {
-        let spilled = |e: &Entry| if e.words.spilled() { e.words.capacity() * 8 } else { 0 };
         self.entries.capacity() * size_of::<Entry>()
-            + 2 * self.entries.iter().map(spilled).sum::<usize>()
+            + self.free.capacity() * size_of::<u32>()
+            + 2 * self.spilled
             + self.by_words.capacity() * size_of::<(Words, u32)>()
     }
 
@@ -138,5 +142,36 @@ impl Sets {
             let found = self.by_words.get(&entry.words).copied();
             assert!(free || found == Some(number as u32), "a set that is not found");
         }
+        let sum: usize = self.entries.iter().map(|e| spilled(&e.words)).sum();
+        assert_eq!(sum, self.spilled, "words beside their entries");
+    }
+}
+
+/// Bytes of the words that don't fit their entry. Counted by length: a clone has no more than it needs.
+fn spilled(words: &Words) -> usize {
+    if words.len() > words.inline_size() { words.len() * size_of::<u64>() } else { 0 }
+}
+
+/// The targets of some words.
+pub(super) fn members(words: &[u64]) -> impl Iterator<Item = TargetNo> + use<'_> {
+    words.iter().enumerate().flat_map(|(i, word)| {
+        let mut rest = *word;
+        std::iter::from_fn(move || {
+            let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+            rest &= rest - 1;
+            Some((i * 64) as TargetNo + bit as TargetNo)
+        })
+    })
+}
+
+/// Puts a target in, or out.
+pub(super) fn set_member(words: &mut Words, target: TargetNo, member: bool) {
+    let at = target as usize / 64;
+    if words.len() <= at && member {
+        words.resize(at + 1, 0);
+    }
+    if let Some(word) = words.get_mut(at) {
+        let bit = 1 << (target % 64);
+        *word = if member { *word | bit } else { *word & !bit };
     }
 }

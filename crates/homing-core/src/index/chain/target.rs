@@ -1,4 +1,4 @@
-//! What one target (a rank of a worker) says of itself: the names of its blocks where they are its own, and
+//! What one tier of one rank (a target) says of itself: the names of its blocks where they are its own, and
 //! blocks whose parents were never seen.
 
 use super::nodes::Slot;
@@ -26,7 +26,72 @@ pub(super) enum Names {
     /// As the nodes are; the copies beyond the first.
     Common { copies: Map<EngineHash, u32> },
     /// Its own: where each leads, and its copies; and how many lead to a node, where that is more than one.
-    Own { blocks: Map<EngineHash, (Slot, u32)>, more: Map<Slot, u32> },
+    Own { blocks: Shards, more: Map<Slot, u32> },
+}
+
+/// Shards of a target's own names.
+const SHARDS: usize = 64;
+
+/// A target's own names, in many small maps: when room must be made, one is looked through at a time.
+#[derive(Debug)]
+pub(super) struct Shards {
+    maps: Box<[Map<EngineHash, (Slot, u32)>; SHARDS]>,
+    /// Their capacities in all.
+    capacity: usize,
+}
+
+impl Default for Shards {
+    fn default() -> Self {
+        Self { maps: Box::new(std::array::from_fn(|_| Map::default())), capacity: 0 }
+    }
+}
+
+impl Shards {
+    /// Names may be small numbers, or differ in a few of their bits: mixed.
+    fn of(hash: EngineHash) -> usize {
+        (hash.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize
+    }
+
+    pub(super) fn get(&self, hash: EngineHash) -> Option<&(Slot, u32)> {
+        self.maps[Self::of(hash)].get(&hash)
+    }
+
+    pub(super) fn get_mut(&mut self, hash: EngineHash) -> Option<&mut (Slot, u32)> {
+        self.maps[Self::of(hash)].get_mut(&hash)
+    }
+
+    pub(super) fn insert(&mut self, hash: EngineHash, at: (Slot, u32)) {
+        let map = &mut self.maps[Self::of(hash)];
+        let before = map.capacity();
+        map.insert(hash, at);
+        self.capacity += map.capacity() - before;
+    }
+
+    pub(super) fn remove(&mut self, hash: EngineHash) {
+        self.maps[Self::of(hash)].remove(&hash);
+    }
+
+    /// Every name, and where it leads.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&EngineHash, &(Slot, u32))> {
+        self.maps.iter().flatten()
+    }
+
+    /// Of one shard, only the names that lead where `lives`. False: there is none of that number.
+    pub(super) fn purge(&mut self, shard: usize, lives: impl Fn(Slot) -> bool) -> bool {
+        let Some(map) = self.maps.get_mut(shard) else { return false };
+        let before = map.capacity();
+        map.retain(|_, (slot, _)| lives(*slot));
+        if map.len() * 4 < before {
+            map.shrink_to_fit();
+        }
+        self.capacity -= before.saturating_sub(map.capacity());
+        true
+    }
+
+    fn bytes(&self) -> usize {
+        self.capacity * (size_of::<(EngineHash, (Slot, u32))>() + 1)
+            + SHARDS * size_of::<Map<EngineHash, (Slot, u32)>>()
+    }
 }
 
 /// See the module.
@@ -58,6 +123,21 @@ impl Default for Target {
 }
 
 impl Target {
+    /// One more copy of a block that stands.
+    pub(super) fn copy(&mut self, hash: EngineHash) {
+        match &mut self.names {
+            Names::Common { copies } => {
+                let more = copies.entry(hash).or_insert(0);
+                *more = more.saturating_add(1);
+            }
+            Names::Own { blocks, .. } => {
+                if let Some((_, copies)) = blocks.get_mut(hash) {
+                    *copies = copies.saturating_add(1);
+                }
+            }
+        }
+    }
+
     /// Blocks of every kind, each once.
     pub(super) fn len(&self) -> usize {
         self.standing + self.orphans.len()
@@ -78,6 +158,11 @@ impl Target {
         Some(orphan)
     }
 
+    /// Somebody who waits.
+    pub(super) fn any_orphan(&self) -> Option<EngineHash> {
+        self.waiting.first().map(|(_, hash)| *hash)
+    }
+
     /// Somebody who waits for `parent`.
     pub(super) fn child(&self, parent: EngineHash) -> Option<EngineHash> {
         let children = (parent, EngineHash(0))..=(parent, EngineHash(u64::MAX));
@@ -89,8 +174,7 @@ impl Target {
         let names = match &self.names {
             Names::Common { copies } => copies.capacity() * size_of::<(EngineHash, u32)>(),
             Names::Own { blocks, more } => {
-                blocks.capacity() * (size_of::<(EngineHash, (Slot, u32))>() + 1)
-                    + more.capacity() * size_of::<(Slot, u32)>()
+                blocks.bytes() + more.capacity() * size_of::<(Slot, u32)>()
             }
         };
         names

@@ -1,20 +1,58 @@
 //! The production index against its oracle: whatever engines say, in whatever order, both answer alike.
 
 use super::*;
-use crate::hash::Prompt;
+use crate::hash::{EngineHash, Prompt};
 use crate::index::NaiveIndex;
+use crate::index::event::{BlockRemoved, BlockStored, Medium};
+use crate::time::Time;
 use proptest::prelude::*;
 
-const SIZE: u32 = 2;
+pub(super) const SIZE: u32 = 2;
 
 /// What may be said. Few names and few contents, so that they meet: equal prefixes under different names,
 /// one name for different prefixes, copies, orphans, holes, salts.
 #[derive(Clone, Debug)]
-enum Say {
-    Stored { who: u8, parent: Option<u64>, blocks: Vec<(u64, u8)>, salt: u8 },
-    Removed { who: u8, hashes: Vec<u64> },
+pub(super) enum Say {
+    Stored {
+        who: u8,
+        parent: Option<u64>,
+        blocks: Vec<(u64, u8)>,
+        salt: u8,
+        tier: u8,
+    },
+    /// Blocks of a lower tier that are only named.
+    Named {
+        who: u8,
+        hashes: Vec<u64>,
+        tier: u8,
+    },
+    Removed {
+        who: u8,
+        hashes: Vec<u64>,
+        tier: u8,
+    },
     Cleared(u8),
     Forget(u8),
+    /// A prompt goes there, and is believed for so long.
+    Predict {
+        who: u8,
+        contents: Vec<u8>,
+        from: usize,
+        salt: bool,
+    },
+    /// Time goes on.
+    Later(u64),
+    /// A step of the sweep.
+    Sweep,
+}
+
+/// Most of what is said is of device memory.
+fn tier() -> impl Strategy<Value = u8> {
+    prop_oneof![4 => Just(0u8), 1 => 1u8..5]
+}
+
+fn medium(tier: u8) -> Medium {
+    [Medium::Device, Medium::Host, Medium::Disk, Medium::Shared, Medium::Unknown][usize::from(tier)]
 }
 
 fn name() -> impl Strategy<Value = u64> {
@@ -23,29 +61,39 @@ fn name() -> impl Strategy<Value = u64> {
 
 fn say() -> impl Strategy<Value = Say> {
     let blocks = prop::collection::vec((name(), 0u8..3), 1..5);
-    let stored = (0u8..5, prop::option::of(name()), blocks, 0u8..6)
-        .prop_map(|(who, parent, blocks, salt)| Say::Stored { who, parent, blocks, salt });
+    let stored = (0u8..5, prop::option::of(name()), blocks, 0u8..6, tier()).prop_map(
+        |(who, parent, blocks, salt, tier)| Say::Stored { who, parent, blocks, salt, tier },
+    );
     // As engines say it: names that follow from the content, of one seed or of its own.
-    let sequence = (0u8..5, prop::collection::vec(0u8..3, 1..6), any::<bool>()).prop_map(
-        |(who, contents, seeded)| {
+    let contents = || prop::collection::vec(0u8..3, 1..6);
+    let sequence =
+        (0u8..5, contents(), any::<bool>(), tier()).prop_map(|(who, contents, seeded, tier)| {
             let seed = if seeded { u64::from(who) + 1 } else { 0 };
             let mut hash = seed << 32;
             let blocks = contents.into_iter().map(|c| {
                 hash = hash.wrapping_mul(31).wrapping_add(u64::from(c) + 1);
                 (hash, c)
             });
-            Say::Stored { who, parent: None, blocks: blocks.collect(), salt: 0 }
-        },
-    );
-    let removed = (0u8..5, prop::collection::vec(name(), 1..4))
-        .prop_map(|(who, hashes)| Say::Removed { who, hashes });
+            Say::Stored { who, parent: None, blocks: blocks.collect(), salt: 0, tier }
+        });
+    let hashes = || prop::collection::vec(name(), 1..4);
+    let removed = (0u8..5, hashes(), tier()).prop_map(|(who, hashes, tier)| Say::Removed {
+        who,
+        hashes,
+        tier,
+    });
+    let named =
+        (0u8..5, hashes(), 1u8..4).prop_map(|(who, hashes, tier)| Say::Named { who, hashes, tier });
+    let predict = (0u8..5, contents(), 0usize..4, prop::bool::weighted(0.2))
+        .prop_map(|(who, contents, from, salt)| Say::Predict { who, contents, from, salt });
     prop_oneof![
-        4 => stored, 4 => sequence, 3 => removed,
+        8 => stored, 8 => sequence, 6 => removed, 3 => named, 5 => predict,
+        2 => (0u64..4).prop_map(Say::Later), 2 => Just(Say::Sweep),
         1 => (0u8..5).prop_map(Say::Cleared), 1 => (0u8..5).prop_map(Say::Forget)
     ]
 }
 
-fn who(n: u8) -> (WorkerId, DpRank) {
+pub(super) fn who(n: u8) -> (WorkerId, DpRank) {
     // The last two are ranks of one worker.
     (WorkerId(u32::from(n.min(3))), DpRank(u16::from(n > 3)))
 }
@@ -53,7 +101,7 @@ fn who(n: u8) -> (WorkerId, DpRank) {
 fn event(say: &Say) -> Option<((WorkerId, DpRank), KvEvent)> {
     let hashes = |h: &[u64]| h.iter().copied().map(EngineHash).collect();
     Some(match say {
-        Say::Stored { who: n, parent, blocks, salt } => {
+        Say::Stored { who: n, parent, blocks, salt, tier } => {
             let token_ids = blocks.iter().flat_map(|(_, c)| [u32::from(*c); SIZE as usize]);
             let stored = BlockStored {
                 block_hashes: blocks.iter().map(|(h, _)| EngineHash(*h)).collect(),
@@ -62,21 +110,65 @@ fn event(say: &Say) -> Option<((WorkerId, DpRank), KvEvent)> {
                 block_size: SIZE,
                 cache_salt: if *salt == 5 { "salt".to_owned() } else { String::new() },
                 full_attention: true,
+                medium: medium(*tier),
                 ..BlockStored::default()
             };
             (who(*n), KvEvent::Stored(stored))
         }
-        Say::Removed { who: n, hashes: gone } => {
-            let removed = BlockRemoved { block_hashes: hashes(gone), ..BlockRemoved::default() };
+        Say::Named { who: n, hashes: named, tier } => {
+            let (block_hashes, medium) = (hashes(named), medium(*tier));
+            let full_attention = true;
+            let stored =
+                BlockStored { block_hashes, medium, full_attention, ..BlockStored::default() };
+            (who(*n), KvEvent::Stored(stored))
+        }
+        Say::Removed { who: n, hashes: gone, tier } => {
+            let (block_hashes, medium) = (hashes(gone), medium(*tier));
+            let removed = BlockRemoved { block_hashes, medium, ..BlockRemoved::default() };
             (who(*n), KvEvent::Removed(removed))
         }
         Say::Cleared(n) => (who(*n), KvEvent::Cleared),
-        Say::Forget(_) => return None,
+        _ => return None,
     })
 }
 
+/// The same done to both; whether they said the same.
+pub(super) fn both(
+    fast: &mut ChainIndex,
+    plain: &mut NaiveIndex,
+    now: &mut u64,
+    say: &Say,
+) -> bool {
+    if let Some(((worker, rank), event)) = event(say) {
+        return fast.apply(worker, rank, &event) == plain.apply(worker, rank, &event);
+    }
+    match say {
+        Say::Forget(n) => {
+            fast.forget(who(*n).0);
+            plain.forget(who(*n).0);
+        }
+        Say::Predict { who: n, contents, from, salt } => {
+            let tokens: Vec<u32> =
+                contents.iter().flat_map(|c| [u32::from(*c); SIZE as usize]).collect();
+            let space = HashSpace::new("", if *salt { "salt" } else { "" });
+            let prompt = Prompt::from_tokens(&tokens, SIZE, space);
+            let ((worker, rank), until) = (who(*n), Time::from_micros(*now + 3));
+            fast.predict(worker, rank, &prompt, *from, until);
+            plain.predict(worker, rank, &prompt, *from, until);
+        }
+        Say::Later(by) => {
+            *now += by;
+            while fast.expire(Time::from_micros(*now)) {}
+            plain.expire(Time::from_micros(*now));
+        }
+        Say::Sweep => _ = fast.sweep(1),
+        _ => {}
+    }
+    true
+}
+
 /// Every prompt of up to five blocks.
-fn prompts() -> Vec<Prompt> {
+pub(super) fn prompts() -> Vec<Prompt> {
     let mut all = Vec::new();
     for salt in ["", "salt"] {
         for n in 0..3u32.pow(5) {
@@ -93,23 +185,13 @@ proptest! {
 
     #[test]
     fn it_says_what_the_plain_one_says(says in prop::collection::vec(say(), 1..40)) {
-        let (mut fast, mut plain) = (ChainIndex::default(), NaiveIndex::default());
+        let (mut fast, mut plain, mut now) = (ChainIndex::default(), NaiveIndex::default(), 0);
         for say in &says {
-            match (event(say), say) {
-                (Some(((worker, rank), event)), _) => {
-                    let results = (fast.apply(worker, rank, &event), plain.apply(worker, rank, &event));
-                    prop_assert_eq!(results.0, results.1);
-                }
-                (None, Say::Forget(n)) => {
-                    fast.forget(who(*n).0);
-                    plain.forget(who(*n).0);
-                }
-                _ => {}
-            }
+            prop_assert!(both(&mut fast, &mut plain, &mut now, say), "{:?}", say);
             fast.check();
             prop_assert_eq!(fast.block_size(), plain.block_size());
             for worker in (0..4).map(WorkerId) {
-                prop_assert_eq!(fast.blocks(worker), plain.blocks(worker), "{:?}", worker);
+                prop_assert_eq!(fast.held(worker), plain.held(worker), "{:?}", worker);
             }
         }
         for prompt in prompts() {
@@ -121,7 +203,7 @@ proptest! {
     #[test]
     fn parts_are_as_good_as_the_whole(cut in 0usize..6, contents in prop::collection::vec(0u8..3, 5)) {
         let blocks = contents.iter().enumerate().map(|(i, c)| (i as u64, *c)).collect();
-        let say = Say::Stored { who: 0, parent: None, blocks, salt: 0 };
+        let say = Say::Stored { who: 0, parent: None, blocks, salt: 0, tier: 0 };
         let ((worker, rank), event) = event(&say).unwrap();
         let (mut whole, mut parts) = (ChainIndex::default(), ChainIndex::default());
         whole.apply(worker, rank, &event);
@@ -134,7 +216,7 @@ proptest! {
     }
 }
 
-fn sequence(seed: u32, blocks: u32) -> KvEvent {
+pub(super) fn sequence(seed: u32, blocks: u32) -> KvEvent {
     let hash = |i: u32| EngineHash(u64::from(seed) << 32 | u64::from(i));
     KvEvent::Stored(BlockStored {
         block_hashes: (0..blocks).map(hash).collect(),
@@ -171,6 +253,8 @@ fn f22_what_is_held_by_many_is_stored_once_and_what_is_gone_takes_no_room() {
     for worker in 0..64 {
         index.forget(WorkerId(worker));
     }
-    index.check();
+    while index.sweep(16) {
+        index.check();
+    }
     assert!(index.bytes() * 20 < one, "{} after {one}", index.bytes());
 }

@@ -1,0 +1,108 @@
+//! Who has gone is out of every answer at once: its numbers are in no mask any more. Its bits stay in sets
+//! until a sweep has taken them out, page by page, and only then its numbers are given out again. So a
+//! worker with a million blocks departs without holding anybody up.
+
+use super::ChainIndex;
+use super::nodes::Slot;
+use super::sets::{SetId, TargetNo, Words, set_member};
+use crate::ids::{DpRank, WorkerId};
+
+/// A round over all pages.
+#[derive(Debug)]
+pub(super) struct Sweep {
+    numbers: Vec<TargetNo>,
+    mask: Words,
+    /// The next page.
+    page: u32,
+}
+
+impl Sweep {
+    /// How many numbers it is for.
+    pub(super) fn numbers(&self) -> usize {
+        self.numbers.len()
+    }
+}
+
+impl ChainIndex {
+    /// Forgets everything about a worker. What is left to do is [`Self::sweep`]'s.
+    pub fn forget(&mut self, worker: WorkerId) {
+        let ranks = (worker, DpRank(0))..=(worker, DpRank(u16::MAX));
+        let gone: Vec<_> = self.numbers.range(ranks).map(|(k, _)| *k).collect();
+        gone.into_iter().for_each(|key| self.clear(key));
+        self.forget_block_size_if_empty();
+    }
+
+    pub(super) fn clear(&mut self, key: (WorkerId, DpRank)) {
+        let Some(lanes) = self.numbers.remove(&key) else { return };
+        for number in lanes.all() {
+            let Some(member) = self.targets[number as usize].take() else { continue };
+            set_member(&mut self.masks[member.lane as usize], number, false);
+            // One that holds nothing is in no set.
+            if member.target.standing == 0 {
+                self.special -= usize::from(member.device != number);
+                self.free.push(number);
+            } else {
+                self.special += usize::from(member.device == number);
+                self.retired.push(number);
+            }
+        }
+        self.tidy();
+    }
+
+    /// Looks through some pages for what is left of those who have gone. True: there is more to do.
+    pub fn sweep(&mut self, pages: u32) -> bool {
+        let mut sweep = match self.sweep.take() {
+            Some(sweep) => sweep,
+            None if self.retired.is_empty() => return false,
+            None => {
+                let numbers = std::mem::take(&mut self.retired);
+                let mut mask = Words::new();
+                numbers.iter().for_each(|n| set_member(&mut mask, *n, true));
+                Sweep { numbers, mask, page: 0 }
+            }
+        };
+        let to = sweep.page.saturating_add(pages).min(self.nodes.pages());
+        for page in sweep.page..to {
+            let of = |set: SetId| self.sets.words(set).iter().zip(&sweep.mask);
+            let its = |set: SetId| of(set).any(|(a, b)| a & b != 0);
+            let held: Vec<(Slot, SetId)> = self
+                .nodes
+                .of_page(page)
+                .filter(|(_, n)| its(n.set))
+                .map(|(slot, n)| (slot, n.set))
+                .collect();
+            for (slot, mut set) in held {
+                for &number in &sweep.numbers {
+                    if self.sets.has(set, number) {
+                        set = self.sets.flip(set, number);
+                    }
+                }
+                if let Some(node) = self.nodes.get_mut(slot) {
+                    node.set = set;
+                }
+                if set == SetId::EMPTY {
+                    self.nodes.remove(slot);
+                }
+            }
+        }
+        sweep.page = to;
+        if to < self.nodes.pages() {
+            self.sweep = Some(sweep);
+            return true;
+        }
+        self.special -= sweep.numbers.len();
+        self.free.append(&mut sweep.numbers);
+        self.tidy();
+        !self.retired.is_empty()
+    }
+
+    /// Where nothing is held, nothing is kept.
+    pub(super) fn tidy(&mut self) {
+        if self.nodes.len() == 0 {
+            (self.spaces, self.space_numbers) = Default::default();
+        }
+        if self.free.len() == self.targets.len() {
+            (self.free, self.targets, self.masks) = Default::default();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A prompt that was just dispatched will be in its target's cache soon. It counts at once, so that others
+//! like it go to the same place, until its engine's events say so or a few seconds have passed.
+
+use super::ChainIndex;
+use super::lanes::Lane;
+use super::sets::TargetNo;
+use crate::hash::{ChainHash, Prompt};
+use crate::ids::{DpRank, WorkerId};
+use crate::time::Time;
+use std::collections::VecDeque;
+
+/// Blocks that are predicted at a time, at most: beyond it the oldest are believed no longer. 8 MiB.
+const MAX_PREDICTED: usize = 1 << 20;
+
+/// What is predicted, in the order in which it ends.
+#[derive(Debug, Default)]
+pub(super) struct Predictions {
+    queue: VecDeque<Prediction>,
+    /// Blocks of all of them.
+    blocks: usize,
+}
+
+#[derive(Debug)]
+struct Prediction {
+    until: Time,
+    number: TargetNo,
+    /// Whose number it was.
+    serial: u64,
+    blocks: Box<[ChainHash]>,
+}
+
+impl Predictions {
+    pub(super) fn bytes(&self) -> usize {
+        self.queue.capacity() * size_of::<Prediction>() + self.blocks * size_of::<ChainHash>()
+    }
+}
+
+impl ChainIndex {
+    /// A prompt goes to a target: what that doesn't hold of it, from block `from` on, counts as held until
+    /// then. Calls come in the order of `until`; one that doesn't is put off.
+    pub fn predict(
+        &mut self,
+        worker: WorkerId,
+        rank: DpRank,
+        prompt: &Prompt,
+        from: usize,
+        until: Time,
+    ) {
+        if self.block_size != Some(prompt.block_size) || prompt.chain.len() <= from {
+            return;
+        }
+        let Some((lanes, number)) = self.lanes((worker, rank), Lane::Predicted) else { return };
+        let Some(device) = lanes.of(Lane::Device) else { return };
+        let Some(space) = self.space(prompt.space) else { return };
+        let mut new = Vec::new();
+        let mut before =
+            from.checked_sub(1).and_then(|i| self.nodes.find(*prompt.chain.get(i)?, None));
+        for (i, chain) in prompt.chain.iter().enumerate().skip(from) {
+            let left = prompt.chain.len() - i;
+            let known = self.nodes.find(*chain, before);
+            let slot = known.or_else(|| self.nodes.insert(*chain, space, before, left));
+            let Some((slot, node)) = slot.and_then(|s| Some((s, *self.nodes.get(s)?))) else {
+                break;
+            };
+            before = Some(slot);
+            if self.sets.has(node.set, device) || self.sets.has(node.set, number) {
+                continue;
+            }
+            let set = self.sets.flip(node.set, number);
+            if let Some(node) = self.nodes.get_mut(slot) {
+                node.set = set;
+            }
+            new.push(*chain);
+        }
+        let Some(Some(member)) = self.targets.get_mut(number as usize) else { return };
+        if new.is_empty() {
+            return;
+        }
+        member.target.standing += new.len();
+        let until = self.predictions.queue.back().map_or(until, |last| last.until.max(until));
+        let serial = member.serial;
+        self.predictions.blocks += new.len();
+        self.predictions.queue.push_back(Prediction { until, number, serial, blocks: new.into() });
+        while self.predictions.blocks > MAX_PREDICTED && self.end_first().is_some() {}
+    }
+
+    /// When the first prediction ends.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Time> {
+        self.predictions.queue.front().map(|p| p.until)
+    }
+
+    /// Predictions that have not come true by now are believed no longer: some of them. True: there are
+    /// more.
+    pub fn expire(&mut self, now: Time) -> bool {
+        if self.next_expiry().is_some_and(|until| until <= now) {
+            self.end_first();
+        }
+        self.next_expiry().is_some_and(|until| until <= now)
+    }
+
+    fn end_first(&mut self) -> Option<()> {
+        let Prediction { number, serial, blocks, .. } = self.predictions.queue.pop_front()?;
+        self.predictions.blocks -= blocks.len();
+        if self.predictions.queue.is_empty() {
+            self.predictions = Predictions::default();
+        }
+        let member = self.targets.get(number as usize).and_then(Option::as_ref);
+        if member.is_none_or(|m| m.serial != serial) {
+            return Some(());
+        }
+        let mut before = None;
+        for chain in &blocks {
+            before = self.nodes.find(*chain, before);
+            let Some(slot) = before else { continue };
+            let its = self.nodes.get(slot).is_some_and(|n| self.sets.has(n.set, number));
+            if its {
+                if let Some(target) = self.target_mut(number) {
+                    target.standing -= 1;
+                }
+                self.leave(number, slot);
+            }
+        }
+        Some(())
+    }
+}

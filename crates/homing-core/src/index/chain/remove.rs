@@ -1,0 +1,89 @@
+//! An engine has evicted blocks.
+
+use super::lanes::Lane;
+use super::nodes::Slot;
+use super::sets::{SetId, TargetNo};
+use super::target::Names;
+use super::{Applied, ChainIndex};
+use crate::hash::EngineHash;
+use crate::ids::{DpRank, WorkerId};
+use crate::index::event::BlockRemoved;
+use std::ops::Range;
+
+impl ChainIndex {
+    pub(super) fn remove(
+        &mut self,
+        key: (WorkerId, DpRank),
+        removed: &BlockRemoved,
+        blocks: Range<usize>,
+    ) -> Applied {
+        let Some(tier) = removed.medium.tier() else { return Applied::Ignored };
+        let Some(lanes) = self.numbers.get(&key).copied() else { return Applied::Ignored };
+        let device = lanes.of(Lane::Device).and_then(|n| self.target(n));
+        let Some(device) = device else { return Applied::Ignored };
+        if removed.group.is_some_and(|g| device.other_groups.contains(&g)) {
+            return Applied::Ignored;
+        }
+        let Some(number) = lanes.of(tier.into()) else { return Applied::Yes };
+        for &hash in removed.block_hashes.iter().take(blocks.end).skip(blocks.start) {
+            self.remove_one(number, hash);
+        }
+        Applied::Yes
+    }
+
+    /// One copy of a block less.
+    fn remove_one(&mut self, number: TargetNo, hash: EngineHash) {
+        let Some(slot) = self.standing(number, hash, self.nodes.called(hash, None)) else {
+            let Some(target) = self.target_mut(number) else { return };
+            if let Some(orphan) = target.orphans.get_mut(&hash) {
+                orphan.copies -= 1;
+                if orphan.copies == 0 {
+                    target.stop_waiting(hash);
+                }
+            } else if let Names::Own { blocks, .. } = &mut target.names {
+                // What it led to was dropped.
+                blocks.remove(hash);
+            }
+            return;
+        };
+        let Some(target) = self.target_mut(number) else { return };
+        match &mut target.names {
+            Names::Common { copies } => {
+                if let Some(more) = copies.get_mut(&hash) {
+                    *more -= 1;
+                    if *more == 0 {
+                        copies.remove(&hash);
+                    }
+                    return;
+                }
+            }
+            Names::Own { blocks, more } => {
+                if let Some((_, copies)) = blocks.get_mut(hash).filter(|(_, n)| *n > 1) {
+                    *copies -= 1;
+                    return;
+                }
+                blocks.remove(hash);
+                if let Some(n) = more.get_mut(&slot) {
+                    *n -= 1;
+                    if *n == 1 {
+                        more.remove(&slot);
+                    }
+                    target.standing -= 1;
+                    return;
+                }
+            }
+        }
+        target.standing -= 1;
+        self.leave(number, slot);
+    }
+
+    /// The target holds the prefix no longer.
+    pub(super) fn leave(&mut self, number: TargetNo, slot: Slot) {
+        let Some(node) = self.nodes.get_mut(slot) else { return };
+        node.set = self.sets.flip(node.set, number);
+        if node.set == SetId::EMPTY {
+            self.nodes.remove(slot);
+            self.tidy();
+        }
+    }
+}

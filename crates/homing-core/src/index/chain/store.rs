@@ -1,0 +1,334 @@
+//! An engine has stored blocks: each gets its place, by its parent's, or waits for that.
+
+use super::lanes::{Lane, Lanes};
+use super::nodes::Slot;
+use super::sets::TargetNo;
+use super::target::{Map, Names, Orphan, Shards};
+use super::{Applied, ChainIndex};
+use crate::hash::{ChainHash, EngineHash, HashSpace};
+use crate::ids::{DpRank, WorkerId};
+use crate::index::event::{BlockStored, Tier};
+use crate::index::naive::{
+    MAX_BLOCK_SIZE, MAX_BLOCKS, MAX_GROUPS, MAX_WAITING, MAX_WAITING_TOKENS,
+};
+use std::ops::Range;
+
+/// Hash spaces of one index, at most: adapters and salts. Of those beyond, a block's children must say
+/// their own, or they wait.
+const MAX_SPACES: usize = u16::MAX as usize;
+
+/// Where a block goes.
+#[derive(Clone, Copy)]
+enum Parent {
+    /// The sequence starts with it.
+    None,
+    Stands(Slot),
+    Unknown(EngineHash),
+}
+
+/// The tier that speaks.
+#[derive(Clone, Copy)]
+struct Here {
+    lanes: Lanes,
+    number: TargetNo,
+}
+
+/// A prefix, and what is known of where it lies.
+#[derive(Clone, Copy)]
+struct Place {
+    chain: ChainHash,
+    space: HashSpace,
+    /// The node of the block before it.
+    before: Option<Slot>,
+    /// About so many blocks will follow.
+    follow: usize,
+}
+
+impl ChainIndex {
+    pub(super) fn store(
+        &mut self,
+        key: (WorkerId, DpRank),
+        stored: &BlockStored,
+        blocks: Range<usize>,
+    ) -> Applied {
+        if !stored.full_attention {
+            let Some(group) = stored.group else { return Applied::Ignored };
+            let lanes = self.lanes(key, Lane::Device);
+            let Some(target) = lanes.and_then(|(_, n)| self.target_mut(n)) else {
+                return Applied::TooMany;
+            };
+            let groups = &mut target.other_groups;
+            if groups.len() >= MAX_GROUPS && !groups.contains(&group) {
+                return Applied::TooMany;
+            }
+            groups.insert(group);
+            return Applied::Ignored;
+        }
+        let Some(tier) = stored.medium.tier() else { return Applied::Ignored };
+        if stored.opaque || stored.block_hashes.is_empty() {
+            return Applied::Ignored;
+        }
+        let names_only = tier != Tier::Device && stored.names_only();
+        let size = stored.block_size as usize;
+        if !names_only {
+            if !(1..=MAX_BLOCK_SIZE).contains(&stored.block_size)
+                || stored.token_ids.len() != size * stored.block_hashes.len()
+            {
+                return Applied::CountMismatch;
+            }
+            match self.block_size {
+                // Lower tiers may have blocks of their own size, and teach nothing.
+                known if tier != Tier::Device && known != Some(stored.block_size) => {
+                    return Applied::Ignored;
+                }
+                Some(known) if known != stored.block_size => {
+                    return Applied::BlockSizeMismatch { known, got: stored.block_size };
+                }
+                _ => self.block_size = Some(stored.block_size),
+            }
+        }
+        let Some((lanes, number)) = self.lanes(key, tier.into()) else { return Applied::TooMany };
+        let here = Here { lanes, number };
+        if names_only {
+            for &hash in stored.block_hashes.iter().take(blocks.end).skip(blocks.start) {
+                self.add_named(here, hash);
+            }
+            return Applied::Yes;
+        }
+        let told = stored.parent.is_none() || !stored.cache_salt.is_empty();
+        let own = told.then(|| HashSpace::new(&stored.lora_name, &stored.cache_salt));
+        let first = blocks.start.checked_sub(1).and_then(|i| stored.block_hashes.get(i));
+        let mut parent = match first.copied().or(stored.parent) {
+            None => Parent::None,
+            Some(name) => {
+                let slot = self.anywhere(here, name, self.nodes.called(name, None));
+                slot.map_or(Parent::Unknown(name), Parent::Stands)
+            }
+        };
+        let all = stored.block_hashes.iter().zip(stored.token_ids.chunks_exact(size));
+        let left = stored.block_hashes.len();
+        for (i, (&hash, tokens)) in all.enumerate().take(blocks.end).skip(blocks.start) {
+            match self.add(here, hash, parent, tokens, own, left - i) {
+                Some(next) => parent = next,
+                None => return Applied::TooMany,
+            }
+        }
+        Applied::Yes
+    }
+
+    /// Where the target's block of this name stands; `called` is the node that is called so.
+    pub(super) fn standing(
+        &self,
+        number: TargetNo,
+        name: EngineHash,
+        called: Option<Slot>,
+    ) -> Option<Slot> {
+        match &self.target(number)?.names {
+            Names::Common { .. } => {
+                called.filter(|s| self.nodes.get(*s).is_some_and(|n| self.sets.has(n.set, number)))
+            }
+            // It may lead to what was dropped to make room.
+            Names::Own { blocks, .. } => {
+                blocks.get(name).map(|(slot, _)| *slot).filter(|s| self.nodes.get(*s).is_some())
+            }
+        }
+    }
+
+    /// Where a block of this name stands: in this tier, or else in the nearest that has it.
+    fn anywhere(&self, here: Here, name: EngineHash, called: Option<Slot>) -> Option<Slot> {
+        self.standing(here.number, name, called).or_else(|| {
+            let others = here.lanes.tiers().filter(|n| *n != here.number);
+            others.into_iter().find_map(|n| self.standing(n, name, called))
+        })
+    }
+
+    /// One more copy of a block; what it is to the next one. `None`: there is no room for it. `own`: its
+    /// hash space, where the event tells it.
+    fn add(
+        &mut self,
+        here: Here,
+        hash: EngineHash,
+        parent: Parent,
+        tokens: &[u32],
+        own: Option<HashSpace>,
+        follow: usize,
+    ) -> Option<Parent> {
+        let before = if let Parent::Stands(slot) = parent { Some(slot) } else { None };
+        let called = self.nodes.called(hash, before);
+        // Same name, same content: an engine's hash covers the whole prefix.
+        if let Some(slot) = self.standing(here.number, hash, called) {
+            self.target_mut(here.number)?.copy(hash);
+            return Some(Parent::Stands(slot));
+        }
+        if let Some(slot) = self.anywhere(here, hash, called) {
+            return self.join(here, hash, slot).map(Parent::Stands);
+        }
+        let target = self.target_mut(here.number)?;
+        if let Some(orphan) = target.orphans.get_mut(&hash) {
+            orphan.copies = orphan.copies.saturating_add(1);
+            return Some(Parent::Unknown(hash));
+        }
+        if target.len() >= MAX_BLOCKS {
+            return None;
+        }
+        let place = match parent {
+            Parent::Unknown(parent) => {
+                let kept = target.waiting_tokens + tokens.len();
+                if target.orphans.len() >= MAX_WAITING || kept > MAX_WAITING_TOKENS {
+                    return None;
+                }
+                target.wait(hash, Orphan { parent, tokens: tokens.into(), own, copies: 1 });
+                return Some(Parent::Unknown(hash));
+            }
+            Parent::None => {
+                let space = own.unwrap_or_default();
+                let chain = ChainHash::root(space.local(tokens));
+                Place { chain, space, before: None, follow }
+            }
+            Parent::Stands(parent) => {
+                let node = *self.nodes.get(parent)?;
+                let space = own.unwrap_or(self.spaces[node.space as usize]);
+                let chain = node.chain.then(space.local(tokens));
+                Place { chain, space, before: Some(parent), follow }
+            }
+        };
+        let slot = self.hold(here.number, hash, place, 1, called)?;
+        self.wake(here.lanes, hash, slot);
+        Some(Parent::Stands(slot))
+    }
+
+    /// One more copy of a block that is only named: known from another tier, or left out.
+    fn add_named(&mut self, here: Here, hash: EngineHash) {
+        let called = self.nodes.called(hash, None);
+        if self.standing(here.number, hash, called).is_some() {
+            if let Some(target) = self.target_mut(here.number) {
+                target.copy(hash);
+            }
+        } else if let Some(slot) = self.anywhere(here, hash, called) {
+            self.join(here, hash, slot);
+        } else if let Some(target) = self.target_mut(here.number)
+            && let Some(orphan) = target.orphans.get_mut(&hash)
+        {
+            orphan.copies = orphan.copies.saturating_add(1);
+        }
+    }
+
+    /// The tier holds from now on what another one of its rank does.
+    fn join(&mut self, here: Here, hash: EngineHash, slot: Slot) -> Option<Slot> {
+        if self.target(here.number)?.len() >= MAX_BLOCKS {
+            return None;
+        }
+        let slot = self.hold(here.number, hash, self.place_of(slot)?, 1, None)?;
+        self.wake(here.lanes, hash, slot);
+        Some(slot)
+    }
+
+    fn place_of(&self, slot: Slot) -> Option<Place> {
+        let node = self.nodes.get(slot)?;
+        let space = self.spaces[node.space as usize];
+        Some(Place { chain: node.chain, space, before: slot.checked_sub(1), follow: 0 })
+    }
+
+    /// A block has its place; so have its namesakes in other tiers, all that waited for it, and so on (a
+    /// worklist: chains of orphans can be as long as a conversation).
+    fn wake(&mut self, lanes: Lanes, hash: EngineHash, slot: Slot) {
+        let waiting = |n| self.target(n).is_some_and(|t| !t.orphans.is_empty());
+        if !lanes.tiers().any(waiting) {
+            return;
+        }
+        let mut todo = vec![(hash, slot)];
+        while let Some((parent, slot)) = todo.pop() {
+            for number in lanes.tiers() {
+                let namesake = self.target_mut(number).and_then(|t| t.stop_waiting(parent));
+                if let Some((orphan, place)) = namesake.zip(self.place_of(slot)) {
+                    self.hold(number, parent, place, orphan.copies, None);
+                }
+                while let Some(child) = self.target(number).and_then(|t| t.child(parent)) {
+                    let orphan = self.target_mut(number).and_then(|t| t.stop_waiting(child));
+                    let Some((orphan, node)) = orphan.zip(self.nodes.get(slot).copied()) else {
+                        break;
+                    };
+                    let space = orphan.own.unwrap_or(self.spaces[node.space as usize]);
+                    let chain = node.chain.then(space.local(&orphan.tokens));
+                    let place = Place { chain, space, before: Some(slot), follow: 0 };
+                    let held = self.hold(number, child, place, orphan.copies, None);
+                    todo.extend(held.map(|slot| (child, slot)));
+                }
+            }
+        }
+    }
+
+    /// The target holds the prefix under this name, which it didn't hold before. `called`: the node that is
+    /// called so, where that has been looked up.
+    fn hold(
+        &mut self,
+        number: TargetNo,
+        hash: EngineHash,
+        place: Place,
+        copies: u32,
+        called: Option<Slot>,
+    ) -> Option<Slot> {
+        let space = self.space(place.space)?;
+        let slot = match self.nodes.find(place.chain, place.before) {
+            Some(slot) => slot,
+            None => self.nodes.insert(place.chain, space, place.before, place.follow)?,
+        };
+        let mut node = *self.nodes.get(slot)?;
+        if !node.named && called.or_else(|| self.nodes.called(hash, None)).is_none() {
+            self.nodes.name(slot, hash);
+            node = *self.nodes.get(slot)?;
+        }
+        if !(node.named && node.engine == hash) {
+            self.rename(number);
+        }
+        let held = self.sets.has(node.set, number);
+        let target = self.target_mut(number)?;
+        target.standing += 1;
+        match &mut target.names {
+            Names::Common { copies: more } if copies > 1 => _ = more.insert(hash, copies - 1),
+            Names::Common { .. } => {}
+            Names::Own { blocks, more } => {
+                blocks.insert(hash, (slot, copies));
+                if held {
+                    *more.entry(slot).or_insert(1) += 1;
+                }
+            }
+        }
+        if !held {
+            let set = self.sets.flip(node.set, number);
+            self.nodes.get_mut(slot)?.set = set;
+        }
+        Some(slot)
+    }
+
+    /// The target has names of its own from now on: what it holds so far is called as its nodes are.
+    fn rename(&mut self, number: TargetNo) {
+        let Some(target) = self.target_mut(number) else { return };
+        let Names::Common { copies } = &mut target.names else { return };
+        let copies = std::mem::take(copies);
+        let mut blocks = Shards::default();
+        if target.standing > 0 {
+            // Once in a target's life, most often with its first block: all nodes are looked at.
+            for (slot, node) in self.nodes.iter().filter(|(_, n)| self.sets.has(n.set, number)) {
+                let more = copies.get(&node.engine).copied().unwrap_or(0);
+                blocks.insert(node.engine, (slot, more.saturating_add(1)));
+            }
+        }
+        if let Some(target) = self.target_mut(number) {
+            target.names = Names::Own { blocks, more: Map::default() };
+        }
+    }
+
+    pub(super) fn space(&mut self, space: HashSpace) -> Option<u16> {
+        if let Some(number) = self.space_numbers.get(&space) {
+            return Some(*number);
+        }
+        if self.spaces.len() >= MAX_SPACES {
+            return None;
+        }
+        let number = self.spaces.len() as u16;
+        self.spaces.push(space);
+        self.space_numbers.insert(space, number);
+        Some(number)
+    }
+}
