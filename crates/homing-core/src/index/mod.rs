@@ -43,3 +43,7 @@ impl Overlap {
 
 /// The overlaps of one prompt, in the order of (worker, rank); targets without any are left out.
 pub type Overlaps = SmallVec<[Overlap; 8]>;
+
+#[cfg(test)]
+#[path = "vectors_tests.rs"]
+mod vectors_tests;
