@@ -10,9 +10,11 @@
 
 mod encode;
 mod event;
+mod layout;
 mod reader;
 
-pub use encode::encode_batch;
+pub use encode::{Encoding, EncodingError, Hashes, encode_batch};
+pub use layout::{LAYOUTS, Layout};
 pub use reader::DecodeError;
 
 use event::{Fault, read_event};
@@ -103,6 +105,9 @@ fn read_time(reader: &mut Reader<'_>) -> Result<f64, DecodeError> {
 #[cfg(test)]
 #[path = "golden_tests.rs"]
 mod golden_tests;
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod layout_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

@@ -345,7 +345,7 @@ fn stored() -> impl Strategy<Value = BlockStored> {
     )
 }
 
-fn event() -> impl Strategy<Value = KvEvent> {
+pub(super) fn event() -> impl Strategy<Value = KvEvent> {
     let removed = (hashes(40), medium(), proptest::option::of(any::<u32>()))
         .prop_map(|(block_hashes, medium, group)| BlockRemoved { block_hashes, medium, group });
     prop_oneof![
