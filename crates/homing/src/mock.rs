@@ -3,9 +3,11 @@
 use crate::running::{self, Signals};
 use crate::{Failure, logging};
 use anyhow::Context;
+use clap::builder::PossibleValuesParser;
 use homing_runtime::settings::LogFormat;
 use homing_sim::engine::{CacheConfig, EngineConfig};
-use homing_sim::serve::{Mock, MockConfig};
+use homing_sim::serve::{Groups, Mock, MockConfig};
+use homing_wire::kv_events::{Hashes, LAYOUTS, Layout};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -35,19 +37,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = CacheConfig::default().block_size,
           value_parser = clap::value_parser!(u32).range(1..=16_384))]
     block_size: u32,
+    /// Data-parallel ranks, each with a cache and a feed of its own; `x-data-parallel-rank` chooses one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    dp_size: u16,
     /// How much faster than real time it is
     #[arg(long, value_name = "F", default_value_t = 1.0)]
     speedup: f64,
     /// Like an engine started without any extra flag: no KV events, no cached tokens in `usage`
     #[arg(long)]
     stock: bool,
-    /// Where it publishes KV events; port 0 takes a free one
+    /// Where it publishes KV events; port 0 takes a free one. Rank N is N ports above
     #[arg(long, value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:0")]
     kv_endpoint: String,
     /// The topic of its KV events
     #[arg(long, value_name = "TOPIC", default_value = "kv-events")]
     kv_topic: String,
-    /// Where it answers requests for a replay of its KV events; port 0 takes a free one, "" is nowhere
+    /// Where it answers requests for a replay of its KV events; port 0 takes a free one, "" is nowhere.
+    /// Rank N is N ports above
     #[arg(long, value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:0")]
     kv_replay: String,
     /// Batches of KV events that it keeps for replays
@@ -57,6 +63,17 @@ pub(crate) struct Args {
     /// Loses every Nth batch of KV events on its way out, to try what that does; 0 loses none
     #[arg(long, value_name = "N", default_value_t = 0)]
     kv_drop_every: u64,
+    /// The engine version whose KV events they are: the first that spells them so
+    #[arg(long, value_name = "VERSION", default_value = Layout::latest().name,
+          value_parser = PossibleValuesParser::new(LAYOUTS.iter().map(|layout| layout.name)))]
+    kv_layout: String,
+    /// How they write block hashes: as numbers, or as digests in bytes (vLLM from 0.10.2 on)
+    #[arg(long, value_name = "FORM", default_value = "int", value_parser = ["int", "bytes"])]
+    kv_hashes: String,
+    /// Which groups they are about: one, or a hybrid model's two, of which the first is a sliding window
+    /// (vLLM from 0.20 on)
+    #[arg(long, value_name = "GROUPS", default_value = "single", value_parser = ["single", "hybrid"])]
+    kv_groups: String,
     /// Seeds the names of its blocks
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -78,6 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             },
             ..defaults.engine
         },
+        dp_size: args.dp_size,
         speedup: args.speedup,
         stock: args.stock,
         kv_endpoint: args.kv_endpoint.clone(),
@@ -85,6 +103,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         kv_replay: Some(args.kv_replay.clone()).filter(|endpoint| !endpoint.is_empty()),
         kv_buffer: args.kv_buffer as usize,
         kv_drop_every: args.kv_drop_every,
+        kv_layout: Layout::named(&args.kv_layout).unwrap_or(defaults.kv_layout),
+        kv_hashes: if args.kv_hashes == "bytes" { Hashes::Bytes } else { Hashes::Int },
+        kv_groups: if args.kv_groups == "hybrid" { Groups::Hybrid } else { Groups::Single },
         ..defaults
     };
     if !(1e-3..=1e6).contains(&args.speedup) || args.model.is_empty() {

@@ -157,6 +157,19 @@ impl KvCache {
         }
     }
 
+    /// Forgets all content, and one `Cleared` says so. False, with nothing changed, while a request holds
+    /// blocks.
+    pub fn clear(&mut self) -> bool {
+        if self.held() > 0 {
+            return false;
+        }
+        for (_, slot) in std::mem::take(&mut self.named) {
+            self.slots[slot as usize].name = None;
+        }
+        self.events.push(KvEvent::Cleared);
+        true
+    }
+
     /// The events since the last call, in order.
     pub fn take_events(&mut self) -> Vec<KvEvent> {
         std::mem::take(&mut self.events)

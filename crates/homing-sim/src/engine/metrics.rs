@@ -86,99 +86,115 @@ impl EngineMetrics {
     }
 }
 
-/// The `/metrics` page of `engine`, serving `model` since `started`; Prometheus text format 0.0.4.
+/// The `/metrics` page of a server of `model` since `started`: its data-parallel ranks are engines 0, 1, ..
+/// Prometheus text format 0.0.4.
 #[must_use]
-pub fn render(engine: &Engine, model: &str, started: Time) -> String {
-    let m = engine.metrics();
-    let cache = engine.config().cache;
+pub fn render(ranks: &[&Engine], model: &str, started: Time) -> String {
     let model = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let mut page = Page {
-        out: String::with_capacity(8192),
-        labels: format!("engine=\"0\",model_name=\"{model}\""),
-    };
+    let labels = |rank| format!("engine=\"{rank}\",model_name=\"{model}\"");
+    let ranks = ranks.iter().enumerate().map(|(rank, engine)| (labels(rank), *engine)).collect();
+    let mut page = Page { out: String::with_capacity(8192), ranks };
     page.head(
         "process_start_time_seconds",
         "gauge",
         "Start time of the process since unix epoch in seconds.",
     );
     let _ = writeln!(page.out, "process_start_time_seconds {}", started.as_micros() as f64 / 1e6);
-    page.gauge("num_requests_running", "Requests in the running batch.", engine.running() as f64);
-    page.gauge(
-        "num_requests_waiting",
-        "Requests that wait for the batch.",
-        engine.waiting() as f64,
-    );
+    page.gauge("num_requests_running", "Requests in the running batch.", |e| e.running() as f64);
+    page.gauge("num_requests_waiting", "Requests that wait for the batch.", |e| e.waiting() as f64);
     page.gauge(
         "kv_cache_usage_perc",
         "Share of the KV cache in use; 1 is all of it.",
-        engine.kv_usage(),
+        Engine::kv_usage,
     );
-    page.counter(
-        "prefix_cache_queries",
-        "Prompt tokens looked up in the prefix cache.",
-        m.prefix_cache_queries,
-    );
-    page.counter(
-        "prefix_cache_hits",
-        "Prompt tokens found in the prefix cache.",
-        m.prefix_cache_hits,
-    );
-    page.counter("num_preemptions", "Running requests that lost their blocks.", m.preemptions);
-    page.counter("prompt_tokens", "Prompt tokens processed.", m.prompt_tokens);
-    page.counter("generation_tokens", "Tokens generated.", m.generation_tokens);
-    page.head("vllm:request_success_total", "counter", "Requests that ended, by reason.");
-    for (reason, n) in [("stop", m.stopped), ("length", m.cut), ("abort", m.aborted)] {
-        let labels = &page.labels;
-        let _ = writeln!(
-            page.out,
-            "vllm:request_success_total{{{labels},finished_reason=\"{reason}\"}} {n}.0"
-        );
-    }
-    page.histogram("time_to_first_token_seconds", "Time to the first token, in seconds.", &m.ttft);
-    page.histogram("inter_token_latency_seconds", "Time between tokens, in seconds.", &m.itl);
-    page.histogram("e2e_request_latency_seconds", "Time to the last token, in seconds.", &m.e2e);
-    page.histogram("request_queue_time_seconds", "Time in the queue, in seconds.", &m.queue);
-    page.head("vllm:cache_config_info", "gauge", "How the cache was configured.");
-    let _ = writeln!(
-        page.out,
-        "vllm:cache_config_info{{block_size=\"{}\",enable_prefix_caching=\"True\",engine=\"0\",num_gpu_blocks=\"{}\"}} 1.0",
-        cache.block_size.max(1),
-        cache.blocks.max(1),
-    );
+    page.counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", |m| {
+        m.prefix_cache_queries
+    });
+    page.counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.", |m| {
+        m.prefix_cache_hits
+    });
+    page.counter("num_preemptions", "Running requests that lost their blocks.", |m| m.preemptions);
+    page.counter("prompt_tokens", "Prompt tokens processed.", |m| m.prompt_tokens);
+    page.counter("generation_tokens", "Tokens generated.", |m| m.generation_tokens);
+    page.ends();
+    page.histogram("time_to_first_token_seconds", "Time to the first token, in seconds.", |m| {
+        &m.ttft
+    });
+    page.histogram("inter_token_latency_seconds", "Time between tokens, in seconds.", |m| &m.itl);
+    page.histogram("e2e_request_latency_seconds", "Time to the last token, in seconds.", |m| {
+        &m.e2e
+    });
+    page.histogram("request_queue_time_seconds", "Time in the queue, in seconds.", |m| &m.queue);
+    page.cache_configs();
     page.out
 }
 
-struct Page {
+struct Page<'a> {
     out: String,
-    labels: String,
+    /// The labels of each rank, and the rank.
+    ranks: Vec<(String, &'a Engine)>,
 }
 
-impl Page {
+impl Page<'_> {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+    fn gauge(&mut self, name: &str, help: &str, value: impl Fn(&Engine) -> f64) {
         self.head(&format!("vllm:{name}"), "gauge", help);
-        let _ = writeln!(self.out, "vllm:{name}{{{}}} {value:?}", self.labels);
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(&format!("vllm:{name}_total"), "counter", help);
-        let _ = writeln!(self.out, "vllm:{name}_total{{{}}} {value}.0", self.labels);
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, it: &Histogram) {
-        self.head(&format!("vllm:{name}"), "histogram", help);
-        let Self { out, labels } = self;
-        let mut total = 0;
-        for (edge, n) in it.cumulative() {
-            let edge = if edge.is_finite() { format!("{edge:?}") } else { "+Inf".to_owned() };
-            let _ = writeln!(out, "vllm:{name}_bucket{{{labels},le=\"{edge}\"}} {n}.0");
-            total = n;
+        for (labels, engine) in &self.ranks {
+            let _ = writeln!(self.out, "vllm:{name}{{{labels}}} {:?}", value(engine));
         }
-        let _ = writeln!(out, "vllm:{name}_count{{{labels}}} {total}.0");
-        let _ = writeln!(out, "vllm:{name}_sum{{{labels}}} {:?}", it.sum());
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl Fn(&EngineMetrics) -> u64) {
+        self.head(&format!("vllm:{name}_total"), "counter", help);
+        for (labels, engine) in &self.ranks {
+            let value = value(engine.metrics());
+            let _ = writeln!(self.out, "vllm:{name}_total{{{labels}}} {value}.0");
+        }
+    }
+
+    fn ends(&mut self) {
+        self.head("vllm:request_success_total", "counter", "Requests that ended, by reason.");
+        for (labels, engine) in &self.ranks {
+            let m = engine.metrics();
+            for (reason, n) in [("stop", m.stopped), ("length", m.cut), ("abort", m.aborted)] {
+                let _ = writeln!(
+                    self.out,
+                    "vllm:request_success_total{{{labels},finished_reason=\"{reason}\"}} {n}.0"
+                );
+            }
+        }
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, of: impl Fn(&EngineMetrics) -> &Histogram) {
+        self.head(&format!("vllm:{name}"), "histogram", help);
+        let Self { out, ranks } = self;
+        for (labels, engine) in ranks {
+            let it = of(engine.metrics());
+            let mut total = 0;
+            for (edge, n) in it.cumulative() {
+                let edge = if edge.is_finite() { format!("{edge:?}") } else { "+Inf".to_owned() };
+                let _ = writeln!(out, "vllm:{name}_bucket{{{labels},le=\"{edge}\"}} {n}.0");
+                total = n;
+            }
+            let _ = writeln!(out, "vllm:{name}_count{{{labels}}} {total}.0");
+            let _ = writeln!(out, "vllm:{name}_sum{{{labels}}} {:?}", it.sum());
+        }
+    }
+
+    fn cache_configs(&mut self) {
+        self.head("vllm:cache_config_info", "gauge", "How the cache was configured.");
+        for (rank, (_, engine)) in self.ranks.iter().enumerate() {
+            let cache = engine.config().cache;
+            let _ = writeln!(
+                self.out,
+                "vllm:cache_config_info{{block_size=\"{}\",enable_prefix_caching=\"True\",engine=\"{rank}\",num_gpu_blocks=\"{}\"}} 1.0",
+                cache.block_size.max(1),
+                cache.blocks.max(1),
+            );
+        }
     }
 }
 
@@ -217,7 +233,7 @@ mod tests {
         while let Some(at) = engine.poll_timeout() {
             engine.handle_timeout(at);
         }
-        let text = render(&engine, "a \"b\"", Time::from_micros(1_500_000));
+        let text = render(&[&engine], "a \"b\"", Time::from_micros(1_500_000));
         let page = Exposition::parse(&text);
         let m = engine.metrics();
         assert_eq!(page.process_start_time(), Some(1.5));
@@ -246,7 +262,7 @@ mod tests {
         );
         let text = std::fs::read_to_string(path).expect("the project carries it");
         let real = Exposition::parse(&text);
-        let text = render(&Engine::new(EngineConfig::default()), "m", Time::ZERO);
+        let text = render(&[&Engine::new(EngineConfig::default())], "m", Time::ZERO);
         let ours = Exposition::parse(&text);
         for name in names(&text) {
             assert!(real.value(name).is_some(), "{name} is not vLLM's");

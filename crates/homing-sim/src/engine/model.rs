@@ -203,6 +203,13 @@ impl Engine {
         found
     }
 
+    /// Forgets what is cached; false while requests hold blocks. Its event leaves with the next step that
+    /// runs, as vLLM's does.
+    pub fn clear_cache(&mut self, now: Time) -> bool {
+        self.catch_up(now);
+        self.cache.clear()
+    }
+
     /// Does what is due at `now` or before.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(at) = self.poll_timeout().filter(|at| *at <= now) {
@@ -259,6 +266,12 @@ impl Engine {
     #[must_use]
     pub fn kv_usage(&self) -> f64 {
         self.cache.held() as f64 / self.cache.capacity() as f64
+    }
+
+    /// How many tokens of a prompt would be reused now.
+    #[must_use]
+    pub fn cached_tokens(&self, tokens: Vec<u32>, namespace: Namespace) -> usize {
+        self.cache.cached_tokens(&Sequence::new(self.cache.namer(), namespace, tokens))
     }
 
     /// The reusable blocks, one entry per copy, in the order of their names.

@@ -5,6 +5,7 @@ use super::driver::{Driver, Generation};
 use super::model::{Model, Reply};
 use super::refusal::Refusal;
 use crate::engine::sequence::Namespace;
+use http::HeaderMap;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ const COMPLETION_TOKENS: usize = 16;
 /// Checks a request and submits it.
 pub(super) fn accept(
     api: Api,
+    rank: Option<usize>,
     body: &[u8],
     served: &str,
     model: &Model,
@@ -56,13 +58,7 @@ pub(super) fn accept(
         Some(options) => flag(options, "include_usage")?,
         None => false,
     };
-    let tokens = match api {
-        Api::Chat => model.chat(&body)?,
-        Api::Completion => {
-            let prompt = body.get("prompt").unwrap_or(&Value::Null);
-            model.completion(prompt)?
-        }
-    };
+    let tokens = prompt(api, &body, model)?;
     let limit = driver.max_model_len();
     let room = limit.saturating_sub(tokens.len());
     let wanted = wanted(api, &body, room)?;
@@ -83,8 +79,30 @@ pub(super) fn accept(
     let exactly = flag(&body, "ignore_eos")?;
     let Reply { tokens: output, pieces, ending } =
         model.reply(&tokens, wanted.min(room), exactly)?;
-    let generation = driver.submit(tokens, output, ending, namespace(&body)?)?;
+    let generation = driver.submit(rank, tokens, output, ending, namespace(&body)?)?;
     Ok(Accepted { stream, include_usage, echo, prompt_tokens, pieces, generation })
+}
+
+/// The tokens of a request's prompt.
+pub(super) fn prompt(api: Api, body: &Value, model: &Model) -> Result<Vec<u32>, Refusal> {
+    Ok(match api {
+        Api::Chat => model.chat(body)?,
+        Api::Completion => model.completion(body.get("prompt").unwrap_or(&Value::Null))?,
+    })
+}
+
+/// The rank that a request names in `x-data-parallel-rank`.
+pub(super) fn rank(headers: &HeaderMap, driver: &Driver) -> Result<Option<usize>, Refusal> {
+    let Some(named) = headers.get("x-data-parallel-rank") else { return Ok(None) };
+    let rank = named.to_str().ok().and_then(|rank| rank.trim().parse().ok());
+    let ranks = driver.ranks();
+    match rank {
+        Some(rank) if rank < ranks => Ok(Some(rank)),
+        _ => {
+            let message = format!("x-data-parallel-rank must be 0 to {}", ranks - 1);
+            Err(Refusal::bad("data_parallel_rank", message))
+        }
+    }
 }
 
 /// A body as JSON object.
@@ -127,7 +145,7 @@ fn wanted(api: Api, body: &Value, room: usize) -> Result<usize, Refusal> {
     Ok(if api == Api::Chat { room } else { COMPLETION_TOKENS.min(room) })
 }
 
-fn namespace(body: &Value) -> Result<Namespace, Refusal> {
+pub(super) fn namespace(body: &Value) -> Result<Namespace, Refusal> {
     match body.get("cache_salt") {
         None | Some(Value::Null) => Ok(Namespace::default()),
         Some(Value::String(salt)) if !salt.is_empty() => {

@@ -1,6 +1,9 @@
 //! The engine model in real time: whoever submits or leaves does so under a lock, and one task turns the
 //! engine when a step is due.
 //!
+//! Each data-parallel rank is an engine by itself, with a feed of its own. A request that names none goes where
+//! fewest are, as vLLM counts: one that waits weighs as much as four that run.
+//!
 //! A [`Generation`] is a request inside the engine. Dropping it before its end (its client left) takes the
 //! request out and frees its blocks.
 
@@ -35,23 +38,35 @@ pub(super) struct Step {
 #[derive(Debug)]
 pub(super) struct Driver {
     clock: Clock,
+    config: EngineConfig,
     inner: Mutex<Inner>,
     changed: Notify,
 }
 
 #[derive(Debug)]
 struct Inner {
-    engine: Engine,
-    feed: Option<Feed>,
-    listeners: BTreeMap<RequestId, mpsc::Sender<Step>>,
+    ranks: Vec<Rank>,
+    listeners: Listeners,
     next: u64,
 }
 
+#[derive(Debug)]
+struct Rank {
+    engine: Engine,
+    feed: Option<Feed>,
+}
+
 impl Driver {
-    pub(super) fn new(config: EngineConfig, speedup: f64, feed: Option<Feed>) -> Self {
-        let inner =
-            Inner { engine: Engine::new(config), feed, listeners: BTreeMap::new(), next: 0 };
-        Self { clock: Clock::start(speedup), inner: Mutex::new(inner), changed: Notify::new() }
+    /// One rank for each of `feeds`, and one at least.
+    pub(super) fn new(config: EngineConfig, speedup: f64, feeds: Vec<Option<Feed>>) -> Self {
+        let rank = |feed| Rank { engine: Engine::new(config), feed };
+        let mut ranks: Vec<Rank> = feeds.into_iter().map(rank).collect();
+        if ranks.is_empty() {
+            ranks.push(rank(None));
+        }
+        let inner = Inner { ranks, listeners: BTreeMap::new(), next: 0 };
+        let (clock, inner) = (Clock::start(speedup), Mutex::new(inner));
+        Self { clock, inner, changed: Notify::new(), config }
     }
 
     /// Turns the engine until `stop`.
@@ -59,9 +74,12 @@ impl Driver {
         loop {
             let due = {
                 let mut inner = self.inner.lock();
-                inner.engine.handle_timeout(self.clock.now());
-                inner.deliver(self.clock.real());
-                inner.engine.poll_timeout()
+                let Inner { ranks, listeners, .. } = &mut *inner;
+                for rank in &mut *ranks {
+                    rank.engine.handle_timeout(self.clock.now());
+                    rank.deliver(self.clock.real(), listeners);
+                }
+                ranks.iter().filter_map(|rank| rank.engine.poll_timeout()).min()
             };
             let timer = async {
                 match due {
@@ -77,9 +95,10 @@ impl Driver {
         }
     }
 
-    /// Gives the engine a request.
+    /// Gives a request to this rank where there is one, or else to the least busy one.
     pub(super) fn submit(
         self: &Arc<Self>,
+        rank: Option<usize>,
         tokens: Vec<u32>,
         output: Vec<u32>,
         ending: FinishReason,
@@ -90,37 +109,58 @@ impl Driver {
         let mut inner = self.inner.lock();
         let id = RequestId(inner.next);
         let request = EngineRequest { id, tokens, output, ending, namespace };
-        inner.engine.submit(self.clock.now(), request)?;
+        let rank = rank.filter(|rank| *rank < inner.ranks.len());
+        let rank = rank.unwrap_or_else(|| inner.least_busy());
+        inner.ranks[rank].engine.submit(self.clock.now(), request)?;
         inner.next += 1;
         inner.listeners.insert(id, sender);
         drop(inner);
         self.changed.notify_one();
-        Ok(Generation { id, steps, driver: self.clone(), ended: false })
+        Ok(Generation { id, rank, steps, driver: self.clone(), ended: false })
     }
 
     /// The `/metrics` page.
     pub(super) fn metrics(&self, model: &str) -> String {
-        render(&self.inner.lock().engine, model, self.clock.began_at())
+        let inner = self.inner.lock();
+        let ranks: Vec<&Engine> = inner.ranks.iter().map(|rank| &rank.engine).collect();
+        render(&ranks, model, self.clock.began_at())
+    }
+
+    /// Forgets what is cached; false if some rank could not, since requests hold blocks there.
+    pub(super) fn clear_cache(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let now = self.clock.now();
+        inner.ranks.iter_mut().fold(true, |all, rank| rank.engine.clear_cache(now) && all)
     }
 
     /// Tokens of prompt and output together at most.
     pub(super) fn max_model_len(&self) -> usize {
-        self.inner.lock().engine.max_model_len()
+        self.each_rank(Engine::max_model_len).first().copied().unwrap_or(0)
     }
 
     /// How many requests the engine holds at most.
     pub(super) fn max_queued(&self) -> usize {
-        self.inner.lock().engine.config().batch.max_queued
+        self.config.batch.max_queued
     }
 
-    /// What `read` reads of the feed of KV events, if there is one.
-    pub(super) fn feed<T>(&self, read: impl FnOnce(&Feed) -> T) -> Option<T> {
-        self.inner.lock().feed.as_ref().map(read)
+    /// How many data-parallel ranks there are.
+    pub(super) fn ranks(&self) -> usize {
+        self.inner.lock().ranks.len()
     }
 
-    /// The reusable blocks, one entry per copy, in the order of their names.
+    /// What `read` reads of each rank's feed of KV events; nothing where there are none.
+    pub(super) fn feeds<T>(&self, read: impl FnMut(&Feed) -> T) -> Vec<T> {
+        self.inner.lock().ranks.iter().filter_map(|rank| rank.feed.as_ref()).map(read).collect()
+    }
+
+    /// What `read` reads of each rank's engine, as it is at one moment.
+    pub(super) fn each_rank<T>(&self, mut read: impl FnMut(&Engine) -> T) -> Vec<T> {
+        self.inner.lock().ranks.iter().map(|rank| read(&rank.engine)).collect()
+    }
+
+    /// The reusable blocks of all ranks, one entry per copy, in the order of ranks and names.
     pub(super) fn cached_blocks(&self) -> Vec<EngineHash> {
-        self.inner.lock().engine.cached_blocks().collect()
+        self.each_rank(|engine| engine.cached_blocks().collect::<Vec<_>>()).concat()
     }
 
     /// The real time now.
@@ -133,35 +173,47 @@ impl Driver {
         self.clock.began_at()
     }
 
-    fn leave(&self, id: RequestId) {
+    fn leave(&self, rank: usize, id: RequestId) {
         let mut inner = self.inner.lock();
         inner.listeners.remove(&id);
-        inner.engine.abort(self.clock.now(), id);
+        if let Some(rank) = inner.ranks.get_mut(rank) {
+            rank.engine.abort(self.clock.now(), id);
+        }
         drop(inner);
         self.changed.notify_one();
     }
 }
 
+type Listeners = BTreeMap<RequestId, mpsc::Sender<Step>>;
+
 impl Inner {
+    fn least_busy(&self) -> usize {
+        let busy = |rank: &Rank| rank.engine.waiting() * 4 + rank.engine.running();
+        let ranks = self.ranks.iter().enumerate();
+        ranks.min_by_key(|(_, rank)| busy(rank)).map_or(0, |(at, _)| at)
+    }
+}
+
+impl Rank {
     /// Hands out what the engine has to tell.
-    fn deliver(&mut self, now: Time) {
+    fn deliver(&mut self, now: Time, listeners: &mut Listeners) {
         // `Done` follows its token; the two leave as one step, as they leave a real engine.
         let mut held: Option<(RequestId, Step)> = None;
         while let Some((_, output)) = self.engine.poll_output() {
             match output {
                 EngineOutput::FirstToken { id, cached_tokens, .. } => {
                     let step = Step { index: 0, cached: Some(cached_tokens), last: None };
-                    self.pass(held.replace((id, step)));
+                    pass(listeners, held.replace((id, step)));
                 }
                 EngineOutput::Token { id, index } => {
-                    self.pass(held.replace((id, Step { index, cached: None, last: None })));
+                    pass(listeners, held.replace((id, Step { index, cached: None, last: None })));
                 }
                 EngineOutput::Done { id, reason } => {
                     if let Some((of, mut step)) = held.take() {
                         step.last = (of == id).then_some(reason);
-                        self.pass(Some((of, step)));
+                        pass(listeners, Some((of, step)));
                     }
-                    self.listeners.remove(&id);
+                    listeners.remove(&id);
                 }
                 EngineOutput::Kv(events) => {
                     if let Some(feed) = &mut self.feed {
@@ -170,16 +222,16 @@ impl Inner {
                 }
             }
         }
-        self.pass(held);
+        pass(listeners, held);
     }
+}
 
-    fn pass(&self, step: Option<(RequestId, Step)>) {
-        if let Some((id, step)) = step
-            && let Some(listener) = self.listeners.get(&id)
-        {
-            // It fails only where the reader is gone, and then its drop has told the engine.
-            let _ = listener.try_send(step);
-        }
+fn pass(listeners: &Listeners, step: Option<(RequestId, Step)>) {
+    if let Some((id, step)) = step
+        && let Some(listener) = listeners.get(&id)
+    {
+        // It fails only where the reader is gone, and then its drop has told the engine.
+        let _ = listener.try_send(step);
     }
 }
 
@@ -187,6 +239,7 @@ impl Inner {
 #[derive(Debug)]
 pub(super) struct Generation {
     id: RequestId,
+    rank: usize,
     steps: mpsc::Receiver<Step>,
     driver: Arc<Driver>,
     ended: bool,
@@ -213,7 +266,7 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         if !self.ended {
-            self.driver.leave(self.id);
+            self.driver.leave(self.rank, self.id);
         }
     }
 }

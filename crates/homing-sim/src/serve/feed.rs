@@ -3,12 +3,15 @@
 //! Frames and payload are vLLM's (`wire-formats.md` 1 to 3). The sequence number is given *before* the
 //! queue to the socket's thread: should that queue ever overflow, subscribers see a gap and not a lie.
 //!
+//! A rank has a feed of its own, some ports above the first one's.
+//!
 //! As in vLLM the same thread answers the replay socket, between batches, from the last ones that it keeps.
 
+use super::groups::{Groups, Hybrid};
 use homing_core::index::event::KvEvent;
 use homing_core::time::Time;
-use homing_wire::frames::{Reply, build_frames, build_reply, parse_request};
-use homing_wire::kv_events::{Batch, encode_batch};
+use homing_wire::frames::{Reply, build_early_reply, build_frames, build_reply, parse_request};
+use homing_wire::kv_events::{Batch, Encoding};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -26,15 +29,19 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What is published, and what of it is kept.
 #[derive(Clone, Debug)]
 pub(super) struct FeedConfig {
-    /// Where to publish.
+    /// The data-parallel rank that it is about.
+    pub(super) rank: u16,
+    /// Where the first rank publishes.
     pub(super) endpoint: String,
     pub(super) topic: String,
-    /// Where to answer requests for a replay, if anywhere.
+    /// Where the first rank answers requests for a replay, if anywhere.
     pub(super) replay: Option<String>,
     /// Batches that are kept for it.
     pub(super) buffer: usize,
     /// Of so many batches one is kept and not published; 0: all are.
     pub(super) drop_every: u64,
+    pub(super) encoding: Encoding,
+    pub(super) groups: Groups,
 }
 
 /// Why there is no feed.
@@ -47,6 +54,16 @@ pub enum FeedError {
         endpoint: String,
         /// ZMQ's reason.
         why: zmq::Error,
+    },
+    /// There is no such endpoint for a further rank.
+    #[error(
+        "rank {rank} can't publish at {endpoint}, which has no port for it; choose a tcp endpoint"
+    )]
+    Rank {
+        /// As configured.
+        endpoint: String,
+        /// Whose turn it was.
+        rank: u16,
     },
     /// The system gives no thread.
     #[error("cannot start the thread that publishes KV events: {0}")]
@@ -61,6 +78,7 @@ pub(super) struct Feed {
     endpoint: String,
     replay: Option<String>,
     config: FeedConfig,
+    hybrid: Option<Hybrid>,
     seq: u64,
     dropped: u64,
 }
@@ -69,12 +87,16 @@ impl Feed {
     /// Binds the sockets.
     pub(super) fn bind(config: FeedConfig) -> Result<Self, FeedError> {
         let context = zmq::Context::new();
-        let (events, endpoint) = bound(&context, zmq::PUB, &config.endpoint, HIGH_WATER)?;
+        let at = at_rank(&config.endpoint, config.rank)?;
+        let (events, endpoint) = bound(&context, zmq::PUB, &at, HIGH_WATER)?;
         // Room for two replays of all that there is, as vLLM 0.33.
         let room = config.buffer.saturating_add(1).saturating_mul(2);
         let room = i32::try_from(room).unwrap_or(i32::MAX);
         let replay = match &config.replay {
-            Some(replay) => Some(bound(&context, zmq::ROUTER, replay, room)?),
+            Some(replay) => {
+                let at = at_rank(replay, config.rank)?;
+                Some(bound(&context, zmq::ROUTER, &at, room)?)
+            }
             None => None,
         };
         let (router, replay) = replay.unzip();
@@ -84,13 +106,15 @@ impl Feed {
             kept: VecDeque::new(),
             buffer: config.buffer,
             drop_every: config.drop_every,
+            topic_in_replies: config.encoding.layout().replay_topic,
         };
         let (queue, batches) = sync_channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("kv-feed".into())
             .spawn(move || sockets.run(&batches))?;
         let (queue, thread) = (Some(queue), Some(thread));
-        Ok(Self { queue, thread, endpoint, replay, config, seq: 0, dropped: 0 })
+        let hybrid = (config.groups == Groups::Hybrid).then(Hybrid::default);
+        Ok(Self { queue, thread, endpoint, replay, config, hybrid, seq: 0, dropped: 0 })
     }
 
     /// Where it answers requests for a replay.
@@ -109,9 +133,14 @@ impl Feed {
 
     /// Publishes one step's events.
     pub(super) fn publish(&mut self, now: Time, events: Vec<KvEvent>) {
-        let batch =
-            Batch { ts: now.as_micros() as f64 / 1e6, dp_rank: Some(0), events, skipped: 0 };
-        let frames = build_frames(&self.config.topic, self.seq, encode_batch(&batch));
+        let events = match &mut self.hybrid {
+            Some(groups) => groups.split(events),
+            None => events,
+        };
+        let dp_rank = Some(self.config.rank.into());
+        let batch = Batch { ts: now.as_micros() as f64 / 1e6, dp_rank, events, skipped: 0 };
+        let payload = self.config.encoding.encode(&batch);
+        let frames = build_frames(&self.config.topic, self.seq, payload);
         self.seq += 1;
         if self.queue.as_ref().is_some_and(|queue| queue.try_send(frames).is_err()) {
             self.dropped += 1;
@@ -129,6 +158,24 @@ impl Drop for Feed {
             // It ends when the queue is empty; a panic of it has been printed already.
             let _ = thread.join();
         }
+    }
+}
+
+/// Where a further rank is: that many ports above the first, as in vLLM; where the system chooses the port, it
+/// chooses again.
+fn at_rank(endpoint: &str, rank: u16) -> Result<String, FeedError> {
+    let above = || {
+        let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+        let port = match port.parse().ok()? {
+            0 => 0,
+            port => u16::checked_add(port, rank)?,
+        };
+        Some(format!("tcp://{host}:{port}"))
+    };
+    match above() {
+        _ if rank == 0 => Ok(endpoint.to_owned()),
+        Some(endpoint) => Ok(endpoint),
+        None => Err(FeedError::Rank { endpoint: endpoint.to_owned(), rank }),
     }
 }
 
@@ -160,6 +207,7 @@ struct Sockets {
     kept: VecDeque<[Vec<u8>; 3]>,
     buffer: usize,
     drop_every: u64,
+    topic_in_replies: bool,
 }
 
 impl Sockets {
@@ -201,7 +249,11 @@ impl Sockets {
         let Some((who, request)) = request.split_first() else { return };
         let Ok(from) = parse_request(request) else { return };
         let send = |topic: &str, reply: Reply<'_>| {
-            let frames = std::iter::once(who.clone()).chain(build_reply(topic, reply));
+            let mut frames = vec![who.clone()];
+            match self.topic_in_replies {
+                true => frames.extend(build_reply(topic, reply)),
+                false => frames.extend(build_early_reply(reply)),
+            }
             // A ROUTER drops what a peer doesn't take, or that has gone.
             let _ = socket.send_multipart(frames, zmq::DONTWAIT);
         };
@@ -212,5 +264,21 @@ impl Sockets {
             }
         }
         send("", Reply::End);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::at_rank;
+
+    #[test]
+    fn further_ranks_are_that_many_ports_above() {
+        let at = |endpoint, rank| at_rank(endpoint, rank).ok();
+        assert_eq!(at("tcp://127.0.0.1:5557", 3).as_deref(), Some("tcp://127.0.0.1:5560"));
+        assert_eq!(at("tcp://*:5557", 1).as_deref(), Some("tcp://*:5558"));
+        assert_eq!(at("tcp://[::1]:5557", 1).as_deref(), Some("tcp://[::1]:5558"));
+        assert_eq!(at("tcp://127.0.0.1:0", 3).as_deref(), Some("tcp://127.0.0.1:0"));
+        assert_eq!(at("ipc:///tmp/kv", 0).as_deref(), Some("ipc:///tmp/kv"));
+        assert_eq!((at("ipc:///tmp/kv", 1), at("tcp://127.0.0.1:65535", 1)), (None, None));
     }
 }

@@ -5,12 +5,13 @@
 //! is read, as vLLM's `max_num_queued_reqs` does).
 
 use super::answer::{Stream, whole};
-use super::ask::{Accepted, Api, accept};
+use super::ask::{Accepted, Api, accept, rank};
 use super::driver::Driver;
 use super::info;
 use super::model::Model;
 use super::refusal::Refusal;
 use super::shape::{Frame, seconds};
+use super::window;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -126,6 +127,17 @@ impl App {
             (&Method::POST, "/v1/chat/completions") => self.generate(Api::Chat, request).await,
             (&Method::POST, "/v1/completions") => self.generate(Api::Completion, request).await,
             (&Method::POST, "/tokenize") => self.tokenize(request).await,
+            (&Method::POST, "/reset_prefix_cache") => Ok(match self.driver.clear_cache() {
+                true => plain(Bytes::new(), None),
+                false => json_answer(
+                    StatusCode::CONFLICT,
+                    &json!({"detail": "requests run, and a rank's cache stays as it is"}),
+                ),
+            }),
+            (&Method::GET, "/mock/cache") => {
+                Ok(json_answer(StatusCode::OK, &window::blocks(&self.driver)))
+            }
+            (&Method::POST, "/mock/cache") => self.reusable(request).await,
             (&Method::GET, "/health") => Ok(plain(Bytes::new(), None)),
             (&Method::GET, "/version") => {
                 Ok(json_answer(StatusCode::OK, &json!({"version": env!("CARGO_PKG_VERSION")})))
@@ -156,8 +168,9 @@ impl App {
         };
         let given = request.headers().get("x-request-id").and_then(|id| id.to_str().ok());
         let id = self.answer_id(api, given);
+        let rank = rank(request.headers(), &self.driver)?;
         let body = self.body(request).await?;
-        let accepted = accept(api, &body, &self.served, &self.model, &self.driver)?;
+        let accepted = accept(api, rank, &body, &self.served, &self.model, &self.driver)?;
         drop(body);
         let frame = Frame {
             api,
@@ -193,6 +206,12 @@ impl App {
         Ok(json_answer(StatusCode::OK, &tokens))
     }
 
+    async fn reusable(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
+        let body = self.body(request).await?;
+        let ranks = window::reusable(&body, &self.served, &self.model, &self.driver)?;
+        Ok(json_answer(StatusCode::OK, &ranks))
+    }
+
     fn body(&self, request: Request<Incoming>) -> impl Future<Output = Result<Bytes, Refusal>> {
         let limit = self.max_body;
         let body = Limited::new(request.into_body(), limit);
@@ -221,7 +240,7 @@ impl App {
     }
 }
 
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 10] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/models",
@@ -230,6 +249,8 @@ const PATHS: [&str; 8] = [
     "/version",
     "/metrics",
     "/kv_event_sources",
+    "/reset_prefix_cache",
+    "/mock/cache",
 ];
 
 fn not_found() -> Answer {

@@ -6,7 +6,7 @@ use super::feed::{HIGH_WATER, QUEUE};
 use super::model::Model;
 use super::refusal::Refusal;
 use super::shape::seconds;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The list of served models.
 pub(super) fn models(served: &str, driver: &Driver) -> Value {
@@ -22,15 +22,18 @@ pub(super) fn models(served: &str, driver: &Driver) -> Value {
 
 /// Where KV events are published, by data-parallel rank; `None` where they are not.
 pub(super) fn kv_event_sources(driver: &Driver) -> Option<Value> {
-    driver.feed(|feed| {
-        json!({
-            "0": {
+    let sources: Map<_, _> = driver
+        .feeds(|feed| {
+            let source = json!({
                 "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": feed.endpoint(),
                 "replay_endpoint": feed.replay(), "buffer_steps": feed.config().buffer,
                 "hwm": HIGH_WATER, "max_queue_size": QUEUE, "topic": feed.config().topic,
-            },
+            });
+            (feed.config().rank.to_string(), source)
         })
-    })
+        .into_iter()
+        .collect();
+    if sources.is_empty() { None } else { Some(Value::Object(sources)) }
 }
 
 /// The tokens of a `prompt` or of `messages`.

@@ -3,10 +3,12 @@
 use super::config::MockConfig;
 use super::driver::Driver;
 use super::feed::{Feed, FeedConfig, FeedError};
+use super::groups::{Groups, WINDOW_BLOCKS};
 use super::http::{App, serve};
 use super::model::{Model, PromptCodec};
 use homing_core::hash::EngineHash;
 use homing_prompt::{LoadError, PromptError};
+use homing_wire::kv_events::{Encoding, EncodingError};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,6 +42,12 @@ pub enum StartError {
     /// No KV events.
     #[error(transparent)]
     Feed(#[from] FeedError),
+    /// The version doesn't write block hashes so.
+    #[error(transparent)]
+    Encoding(#[from] EncodingError),
+    /// The version knows no groups.
+    #[error("the events of {0} tell no groups; choose vllm-0.20 or a later one for a hybrid model")]
+    Groups(&'static str),
     /// The speedup makes no sense.
     #[error("speedup is {0}; give a number above 0")]
     Speedup(f64),
@@ -73,22 +81,12 @@ impl Mock {
             Some(folder) => PromptCodec::load(folder)?,
             None => PromptCodec::builtin(),
         };
-        let feed = if config.stock {
-            None
-        } else {
-            Some(Feed::bind(FeedConfig {
-                endpoint: config.kv_endpoint,
-                topic: config.kv_topic,
-                replay: config.kv_replay,
-                buffer: config.kv_buffer,
-                drop_every: config.kv_drop_every,
-            })?)
-        };
+        let feeds = feeds(&config)?;
         let places = config.engine.batch.max_queued.min(Semaphore::MAX_PERMITS);
         let app = App {
             served: config.model,
             model: Model::new(codec)?,
-            driver: Arc::new(Driver::new(config.engine, config.speedup, feed)),
+            driver: Arc::new(Driver::new(config.engine, config.speedup, feeds)),
             max_body: config.max_body,
             details: !config.stock,
             places: Arc::new(Semaphore::new(places)),
@@ -152,17 +150,46 @@ impl Mock {
         format!("http://{}", self.address)
     }
 
-    /// Where it answers requests for a replay of them, if anywhere.
+    /// Where its first rank answers requests for a replay of them, if anywhere.
     #[must_use]
     pub fn kv_replay(&self) -> Option<String> {
-        self.app.driver.feed(|feed| feed.replay().map(str::to_owned)).flatten()
+        self.app.driver.feeds(|feed| feed.replay().map(str::to_owned)).into_iter().next().flatten()
     }
 
-    /// Where it publishes KV events; `None` for a stock engine.
+    /// Where its first rank publishes KV events; `None` for a stock engine.
     #[must_use]
     pub fn kv_endpoint(&self) -> Option<String> {
-        self.app.driver.feed(|feed| feed.endpoint().to_owned())
+        self.app.driver.feeds(|feed| feed.endpoint().to_owned()).into_iter().next()
     }
+}
+
+/// The feeds of all ranks; of a stock engine none.
+fn feeds(config: &MockConfig) -> Result<Vec<Option<Feed>>, StartError> {
+    let ranks = 0..config.dp_size.max(1);
+    if config.stock {
+        return Ok(ranks.map(|_| None).collect());
+    }
+    let hybrid = config.kv_groups == Groups::Hybrid;
+    if hybrid && !config.kv_layout.has_groups() {
+        return Err(StartError::Groups(config.kv_layout.name));
+    }
+    let blocks = u32::try_from(WINDOW_BLOCKS).unwrap_or(u32::MAX);
+    let window = config.engine.cache.block_size.saturating_mul(blocks);
+    let encoding = Encoding::new(config.kv_layout, config.kv_hashes, window)?;
+    let feed = |rank| {
+        let feed = Feed::bind(FeedConfig {
+            rank,
+            endpoint: config.kv_endpoint.clone(),
+            topic: config.kv_topic.clone(),
+            replay: config.kv_replay.clone(),
+            buffer: config.kv_buffer,
+            drop_every: config.kv_drop_every,
+            encoding,
+            groups: config.kv_groups,
+        })?;
+        Ok(Some(feed))
+    };
+    ranks.map(feed).collect()
 }
 
 /// A mock that runs on its own thread. Dropping it stops it, and waits for that.
@@ -182,20 +209,20 @@ impl MockHandle {
         &self.url
     }
 
-    /// Where it publishes KV events; `None` for a stock engine.
+    /// Where its first rank publishes KV events; `None` for a stock engine.
     #[must_use]
     pub fn kv_endpoint(&self) -> Option<&str> {
         self.kv_endpoint.as_deref()
     }
 
-    /// Where it answers requests for a replay of them, if anywhere.
+    /// Where its first rank answers requests for a replay of them, if anywhere.
     #[must_use]
     pub fn kv_replay(&self) -> Option<&str> {
         self.kv_replay.as_deref()
     }
 
-    /// The engine's reusable blocks, one entry per copy, in the order of their names: the truth that an
-    /// index built from its events is compared with.
+    /// The reusable blocks of all ranks, one entry per copy, in the order of ranks and names: the truth that
+    /// an index built from the events is compared with.
     #[must_use]
     pub fn cached_blocks(&self) -> Vec<EngineHash> {
         self.driver.cached_blocks()

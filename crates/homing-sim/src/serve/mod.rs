@@ -14,7 +14,9 @@
 //! | `info` | the paths that tell about the engine |
 //! | `model` | tokens and replies |
 //! | `driver`, `clock` | the engine model in real time, `speedup` times as fast |
-//! | `feed` | KV events over ZMQ |
+//! | `feed` | KV events over ZMQ, one for each rank |
+//! | `groups` | one group's events as a hybrid model's two |
+//! | `window` | what is truly cached, for tests |
 //!
 //! Everything runs on one thread but the ZMQ socket. Tokenizing blocks that thread for milliseconds;
 //! the engine's modelled time doesn't notice, because it is replayed exactly.
@@ -25,17 +27,23 @@ mod clock;
 mod config;
 mod driver;
 mod feed;
+mod groups;
 mod http;
 mod info;
 mod mock;
 mod model;
 mod refusal;
 mod shape;
+mod window;
 
 pub use config::MockConfig;
+pub use groups::Groups;
 pub use mock::{Mock, MockHandle, StartError};
 pub use model::PromptCodec;
 
+#[cfg(test)]
+#[path = "feeds_tests.rs"]
+mod feeds_tests;
 #[cfg(test)]
 #[path = "serve_tests.rs"]
 mod tests;

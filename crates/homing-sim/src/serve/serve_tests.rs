@@ -16,9 +16,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-const BLOCK: usize = 16;
+pub(super) const BLOCK: usize = 16;
 
-fn config(blocks: u32) -> MockConfig {
+pub(super) fn config(blocks: u32) -> MockConfig {
     let cache = CacheConfig { block_size: BLOCK as u32, blocks, seed: 5 };
     MockConfig {
         engine: EngineConfig { cache, ..EngineConfig::default() },
@@ -27,19 +27,35 @@ fn config(blocks: u32) -> MockConfig {
     }
 }
 
-fn start(config: MockConfig) -> MockHandle {
+pub(super) fn start(config: MockConfig) -> MockHandle {
     Mock::start(config).expect("free loopback ports")
 }
 
 /// Sends a request; the answer's head is the caller's to read.
-fn send(mock: &MockHandle, method: &str, path: &str, body: &str) -> BufReader<TcpStream> {
+pub(super) fn send(
+    mock: &MockHandle,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> BufReader<TcpStream> {
+    send_with(mock, method, path, "", body)
+}
+
+/// The same with more headers, each ended by CRLF.
+fn send_with(
+    mock: &MockHandle,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> BufReader<TcpStream> {
     let address = mock.url().strip_prefix("http://").expect("a URL");
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
     let length = body.len();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nhost: mock\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: mock\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
     )
     .expect("it reads");
     BufReader::new(stream)
@@ -70,27 +86,34 @@ fn receive(mut stream: BufReader<TcpStream>) -> (u16, String) {
     (head.split(' ').nth(1).expect("a status").parse().expect("a number"), body)
 }
 
-fn call(mock: &MockHandle, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub(super) fn call(mock: &MockHandle, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let text = if body.is_null() { String::new() } else { body.to_string() };
     let (status, body) = receive(send(mock, method, path, &text));
     (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
 }
 
-fn post(mock: &MockHandle, path: &str, body: &Value) -> Value {
+pub(super) fn post(mock: &MockHandle, path: &str, body: &Value) -> Value {
     let (status, answer) = call(mock, "POST", path, body);
     assert_eq!(status, 200, "{answer}");
     answer
 }
 
+/// A POST to a data-parallel rank, or to a name that is none.
+pub(super) fn post_to(mock: &MockHandle, rank: &str, path: &str, body: &Value) -> (u16, Value) {
+    let headers = format!("x-data-parallel-rank: {rank}\r\n");
+    let (status, body) = receive(send_with(mock, "POST", path, &headers, &body.to_string()));
+    (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+}
+
 /// The text of its `/metrics`.
-fn metrics(mock: &MockHandle) -> String {
+pub(super) fn metrics(mock: &MockHandle) -> String {
     let (status, page) = call(mock, "GET", "/metrics", &Value::Null);
     assert_eq!(status, 200);
     page.as_str().expect("text").to_owned()
 }
 
 /// Waits until the engine's page says so.
-fn until(mock: &MockHandle, what: &str, check: impl Fn(&Exposition<'_>) -> bool) {
+pub(super) fn until(mock: &MockHandle, what: &str, check: impl Fn(&Exposition<'_>) -> bool) {
     for _ in 0..1000 {
         if check(&Exposition::parse(&metrics(mock))) {
             return;
@@ -100,7 +123,7 @@ fn until(mock: &MockHandle, what: &str, check: impl Fn(&Exposition<'_>) -> bool)
     panic!("{what} never came");
 }
 
-fn user(text: &str) -> Value {
+pub(super) fn user(text: &str) -> Value {
     json!({"role": "user", "content": text})
 }
 
@@ -309,7 +332,7 @@ fn recorded_requests_are_answered() {
 }
 
 /// A long request that the test leaves.
-fn endless(stream: bool) -> Value {
+pub(super) fn endless(stream: bool) -> Value {
     json!({"messages": [user("go on")], "stream": stream, "max_tokens": 20_000, "ignore_eos": true})
 }
 
