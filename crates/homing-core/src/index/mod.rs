@@ -7,6 +7,7 @@
 
 pub mod chain;
 pub mod event;
+mod groups;
 pub mod naive;
 pub mod recency;
 

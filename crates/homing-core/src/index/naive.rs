@@ -7,16 +7,16 @@
 //! block of a sequence only. Copies are counted, since an engine reports each copy's end.
 
 use super::event::{BlockRemoved, BlockStored, KvEvent, Tier};
+use super::groups::{Group, Groups};
 use super::{Overlap, Overlaps};
 use crate::hash::{ChainHash, EngineHash, HashSpace, Prompt};
 use crate::ids::{DpRank, WorkerId};
 use crate::time::Time;
 use foldhash::fast::FixedState;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
-type Set<K> = HashSet<K, FixedState>;
 
 /// What became of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) const MAX_BLOCKS: usize = 4 << 20;
 pub(super) const MAX_WAITING: usize = 1 << 16;
 /// Tokens of these blocks, at most, since they are kept: 64 for each of them, 16 MiB in all.
 pub(super) const MAX_WAITING_TOKENS: usize = MAX_WAITING * 64;
-/// Groups of one rank without full attention, at most. Hybrid models have a handful.
+/// Groups of one rank, at most. Hybrid models have a handful.
 pub(super) const MAX_GROUPS: usize = 64;
 /// Tokens per block, at most. Most engines use 16 to 256; vLLM raises it for hybrid models until an
 /// attention page is as large as a mamba page ("Setting attention block size to ..."), to 528, 1056, 1600
@@ -87,8 +87,7 @@ struct Rank {
     tiers: [Held; 3],
     /// What it is about to compute, and until when that is believed.
     predicted: BTreeMap<ChainHash, Time>,
-    /// Groups that were announced as something else than full attention.
-    other_groups: Set<u32>,
+    groups: Groups,
 }
 
 /// The exact index of one partition. Its memory is bounded by what the engines hold.
@@ -222,13 +221,18 @@ impl NaiveIndex {
         blocks: Range<usize>,
     ) -> Applied {
         let key = (worker, rank);
-        if !stored.full_attention {
-            if let Some(group) = stored.group {
-                let groups = &mut self.targets.entry(key).or_default().other_groups;
-                if groups.len() >= MAX_GROUPS && !groups.contains(&group) {
-                    return Applied::TooMany;
+        let known = self.targets.get(&key).is_some_and(|rank| rank.groups.is_other(stored.group));
+        if known || !stored.full_attention {
+            let Some(group) = stored.group else { return Applied::Ignored };
+            let rank = self.targets.entry(key).or_default();
+            match rank.groups.hear(group, false) {
+                Group::TooMany => return Applied::TooMany,
+                // Which blocks are known from which group was not kept: none of them can be believed.
+                Group::Turned => {
+                    *rank = Rank { groups: std::mem::take(&mut rank.groups), ..Rank::default() };
+                    self.forget_block_size_if_empty();
                 }
-                groups.insert(group);
+                Group::Full | Group::Other => {}
             }
             return Applied::Ignored;
         }
@@ -262,6 +266,9 @@ impl NaiveIndex {
         let told = stored.parent.is_none() || !stored.cache_salt.is_empty();
         let own = told.then(|| HashSpace::new(&stored.lora_name, &stored.cache_salt));
         let rank = self.targets.entry(key).or_default();
+        if stored.group.is_some_and(|group| rank.groups.hear(group, true) == Group::TooMany) {
+            return Applied::TooMany;
+        }
         let before = blocks.start.checked_sub(1).and_then(|i| stored.block_hashes.get(i));
         let mut parent = before.copied().or(stored.parent);
         let all = stored.block_hashes.iter().zip(stored.token_ids.chunks_exact(size));
@@ -283,7 +290,7 @@ impl NaiveIndex {
     ) -> Applied {
         let Some(tier) = removed.medium.tier() else { return Applied::Ignored };
         let Some(rank) = self.targets.get_mut(&(worker, rank)) else { return Applied::Ignored };
-        if removed.group.is_some_and(|g| rank.other_groups.contains(&g)) {
+        if rank.groups.is_other(removed.group) {
             return Applied::Ignored;
         }
         for &hash in removed.block_hashes.iter().take(blocks.end).skip(blocks.start) {

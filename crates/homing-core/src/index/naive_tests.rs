@@ -213,6 +213,39 @@ fn f29_groups_without_full_attention_and_unknown_media_are_left_out() {
     assert_eq!(index.apply(W, R, &KvEvent::Stored(short)), Applied::CountMismatch);
 }
 
+/// vLLM 0.20 and 0.21 say no kinds; a short prompt fits the window, and both groups look alike.
+#[test]
+fn f29_a_group_that_turns_out_to_be_a_sliding_window_takes_back_what_it_stored() {
+    let grouped = |group, short: bool, blocks: &[(u64, [u32; 2])]| {
+        let KvEvent::Stored(event) = stored(None, blocks) else { unreachable!() };
+        let block_hashes = event.block_hashes[usize::from(short)..].to_vec();
+        let full_attention = !short;
+        KvEvent::Stored(BlockStored { group: Some(group), block_hashes, full_attention, ..event })
+    };
+    let of = |group, hash| {
+        let block_hashes = vec![EngineHash(hash)];
+        KvEvent::Removed(BlockRemoved { block_hashes, group: Some(group), ..Default::default() })
+    };
+    let (first, second) = ([(1, [1, 1])], [(2, [2, 2]), (3, [3, 3])]);
+    let mut index = NaiveIndex::default();
+    index.apply(W, R, &grouped(0, false, &first));
+    index.apply(W, R, &grouped(1, false, &first));
+    assert_eq!(index.apply(W, R, &grouped(0, true, &second)), Applied::Ignored);
+    index.check();
+    assert_eq!(index.blocks(W), 0, "of two copies one was never there: none is believed");
+    // From now on it is known, however much it names.
+    index.apply(W, R, &grouped(1, false, &second));
+    assert_eq!(index.apply(W, R, &grouped(0, false, &first)), Applied::Ignored);
+    index.apply(W, R, &grouped(1, false, &first));
+    assert_eq!(index.apply(W, R, &of(0, 3)), Applied::Ignored);
+    assert_eq!(index.blocks(W), 3);
+    for hash in [1, 2, 3] {
+        assert_eq!(index.apply(W, R, &of(1, hash)), Applied::Yes);
+    }
+    assert_eq!(index.blocks(W), 0, "nothing is left behind");
+    index.check();
+}
+
 fn in_medium(event: KvEvent, medium: Medium) -> KvEvent {
     match event {
         KvEvent::Stored(e) => KvEvent::Stored(BlockStored { medium, ..e }),

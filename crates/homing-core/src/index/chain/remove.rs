@@ -21,7 +21,7 @@ impl ChainIndex {
         let Some(lanes) = self.numbers.get(&key).copied() else { return Applied::Ignored };
         let device = lanes.of(Lane::Device).and_then(|n| self.target(n));
         let Some(device) = device else { return Applied::Ignored };
-        if removed.group.is_some_and(|g| device.other_groups.contains(&g)) {
+        if device.groups.is_other(removed.group) {
             return Applied::Ignored;
         }
         let Some(number) = lanes.of(tier.into()) else { return Applied::Yes };

@@ -8,9 +8,8 @@ use super::{Applied, ChainIndex};
 use crate::hash::{ChainHash, EngineHash, HashSpace};
 use crate::ids::{DpRank, WorkerId};
 use crate::index::event::{BlockStored, Tier};
-use crate::index::naive::{
-    MAX_BLOCK_SIZE, MAX_BLOCKS, MAX_GROUPS, MAX_WAITING, MAX_WAITING_TOKENS,
-};
+use crate::index::groups::Group;
+use crate::index::naive::{MAX_BLOCK_SIZE, MAX_BLOCKS, MAX_WAITING, MAX_WAITING_TOKENS};
 use std::ops::Range;
 
 /// Hash spaces of one index, at most: adapters and salts. Of those beyond, a block's children must say
@@ -51,18 +50,11 @@ impl ChainIndex {
         stored: &BlockStored,
         blocks: Range<usize>,
     ) -> Applied {
-        if !stored.full_attention {
-            let Some(group) = stored.group else { return Applied::Ignored };
-            let lanes = self.lanes(key, Lane::Device);
-            let Some(target) = lanes.and_then(|(_, n)| self.target_mut(n)) else {
-                return Applied::TooMany;
-            };
-            let groups = &mut target.other_groups;
-            if groups.len() >= MAX_GROUPS && !groups.contains(&group) {
-                return Applied::TooMany;
-            }
-            groups.insert(group);
-            return Applied::Ignored;
+        let device = self.numbers.get(&key).and_then(|lanes| lanes.of(Lane::Device));
+        let device = device.and_then(|n| self.target(n));
+        let known = device.is_some_and(|t| t.groups.is_other(stored.group));
+        if known || !stored.full_attention {
+            return stored.group.map_or(Applied::Ignored, |group| self.other_group(key, group));
         }
         let Some(tier) = stored.medium.tier() else { return Applied::Ignored };
         if stored.opaque || stored.block_hashes.is_empty() {
@@ -95,6 +87,11 @@ impl ChainIndex {
             }
             return Applied::Yes;
         }
+        let device = lanes.of(Lane::Device).and_then(|n| self.target_mut(n));
+        let group = device.zip(stored.group).map(|(t, group)| t.groups.hear(group, true));
+        if group == Some(Group::TooMany) {
+            return Applied::TooMany;
+        }
         let told = stored.parent.is_none() || !stored.cache_salt.is_empty();
         let own = told.then(|| HashSpace::new(&stored.lora_name, &stored.cache_salt));
         let first = blocks.start.checked_sub(1).and_then(|i| stored.block_hashes.get(i));
@@ -114,6 +111,29 @@ impl ChainIndex {
             }
         }
         Applied::Yes
+    }
+
+    /// A group of a rank is one without full attention.
+    fn other_group(&mut self, key: (WorkerId, DpRank), group: u32) -> Applied {
+        let device = self.lanes(key, Lane::Device);
+        let Some(target) = device.and_then(|(_, n)| self.target_mut(n)) else {
+            return Applied::TooMany;
+        };
+        match target.groups.hear(group, false) {
+            Group::TooMany => return Applied::TooMany,
+            // Which blocks are known from which group was not kept: none of them can be believed.
+            Group::Turned => {
+                let groups = std::mem::take(&mut target.groups);
+                self.clear(key);
+                let device = self.lanes(key, Lane::Device);
+                if let Some(target) = device.and_then(|(_, n)| self.target_mut(n)) {
+                    target.groups = groups;
+                }
+                self.forget_block_size_if_empty();
+            }
+            Group::Full | Group::Other => {}
+        }
+        Applied::Ignored
     }
 
     /// Where the target's block of this name stands; `called` is the node that is called so.

@@ -1,10 +1,11 @@
 //! What one tier of one rank (a target) says of itself: the names of its blocks where they are its own, and
 //! blocks whose parents were never seen.
 
+use super::super::groups::Groups;
 use super::nodes::Slot;
 use crate::hash::{EngineHash, HashSpace};
 use foldhash::fast::FixedState;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 pub(super) type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -105,8 +106,7 @@ pub(super) struct Target {
     waiting: BTreeSet<(EngineHash, EngineHash)>,
     /// Tokens that they keep.
     pub(super) waiting_tokens: usize,
-    /// Groups that were announced as something else than full attention.
-    pub(super) other_groups: HashSet<u32, FixedState>,
+    pub(super) groups: Groups,
 }
 
 impl Default for Target {
@@ -117,7 +117,7 @@ impl Default for Target {
             orphans: Map::default(),
             waiting: BTreeSet::new(),
             waiting_tokens: 0,
-            other_groups: HashSet::default(),
+            groups: Groups::default(),
         }
     }
 }

@@ -20,6 +20,13 @@ pub(super) enum Say {
         salt: u8,
         tier: u8,
     },
+    /// In one of two groups, and whether it looks like full attention.
+    Grouped {
+        who: u8,
+        group: u8,
+        blocks: Vec<(u64, u8)>,
+        full: bool,
+    },
     /// Blocks of a lower tier that are only named.
     Named {
         who: u8,
@@ -76,6 +83,8 @@ fn say() -> impl Strategy<Value = Say> {
             });
             Say::Stored { who, parent: None, blocks: blocks.collect(), salt: 0, tier }
         });
+    let grouped = (0u8..5, 0u8..2, prop::collection::vec((name(), 0u8..3), 1..5), 0u8..4)
+        .prop_map(|(who, group, blocks, full)| Say::Grouped { who, group, blocks, full: full > 0 });
     let hashes = || prop::collection::vec(name(), 1..4);
     let removed = (0u8..5, hashes(), tier()).prop_map(|(who, hashes, tier)| Say::Removed {
         who,
@@ -87,7 +96,7 @@ fn say() -> impl Strategy<Value = Say> {
     let predict = (0u8..5, contents(), 0usize..4, prop::bool::weighted(0.2))
         .prop_map(|(who, contents, from, salt)| Say::Predict { who, contents, from, salt });
     prop_oneof![
-        8 => stored, 8 => sequence, 6 => removed, 3 => named, 5 => predict,
+        8 => stored, 8 => sequence, 4 => grouped, 6 => removed, 3 => named, 5 => predict,
         2 => (0u64..4).prop_map(Say::Later), 2 => Just(Say::Sweep),
         1 => (0u8..5).prop_map(Say::Cleared), 1 => (0u8..5).prop_map(Say::Forget)
     ]
@@ -115,6 +124,13 @@ fn event(say: &Say) -> Option<((WorkerId, DpRank), KvEvent)> {
             };
             (who(*n), KvEvent::Stored(stored))
         }
+        Say::Grouped { who: n, group, blocks, full } => {
+            let (salt, tier) = (0, 0);
+            let plain = Say::Stored { who: *n, parent: None, blocks: blocks.clone(), salt, tier };
+            let (who, KvEvent::Stored(stored)) = event(&plain)? else { return None };
+            let group = Some(u32::from(*group));
+            (who, KvEvent::Stored(BlockStored { group, full_attention: *full, ..stored }))
+        }
         Say::Named { who: n, hashes: named, tier } => {
             let (block_hashes, medium) = (hashes(named), medium(*tier));
             let full_attention = true;
@@ -124,7 +140,10 @@ fn event(say: &Say) -> Option<((WorkerId, DpRank), KvEvent)> {
         }
         Say::Removed { who: n, hashes: gone, tier } => {
             let (block_hashes, medium) = (hashes(gone), medium(*tier));
-            let removed = BlockRemoved { block_hashes, medium, ..BlockRemoved::default() };
+            // Half of them name a group.
+            let group =
+                gone.first().filter(|hash| **hash % 2 == 0).map(|hash| (*hash / 2 % 2) as u32);
+            let removed = BlockRemoved { block_hashes, medium, group };
             (who(*n), KvEvent::Removed(removed))
         }
         Say::Cleared(n) => (who(*n), KvEvent::Cleared),
