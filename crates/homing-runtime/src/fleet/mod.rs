@@ -1,9 +1,13 @@
 //! The workers as tasks: each is probed for as long as it is registered, and asked what it serves.
 //!
 //! * [`discovery`]: the port through which workers come and go;
-//! * `tend`: one worker's task.
+//! * `tend`: one worker's task;
+//! * `ask`: how it is asked;
+//! * `sources`: where its events are.
 
+mod ask;
 pub mod discovery;
+mod sources;
 mod tend;
 
 use crate::ingest::Ingest;
@@ -140,6 +144,9 @@ impl Fleet {
     }
 }
 
+#[cfg(test)]
+#[path = "sources_tests.rs"]
+mod sources_tests;
 #[cfg(test)]
 #[path = "tend_tests.rs"]
 mod tests;

@@ -3,17 +3,17 @@
 //! A worker that is not up is probed sooner at first and then at the usual interval, for as long as it
 //! is registered (F32). Each has its own task and time-outs, so a hung one stalls nobody (F34).
 
+use super::ask::Ask;
+use super::sources::{self, Found, Source};
 use crate::ingest::{Feed, Ingest};
 use crate::settings::{IndexSource, Settings, Worker};
 use crate::shell::Shell;
 use crate::upstream::Upstream;
-use bytes::Bytes;
 use homing_core::ask::Failure;
 use homing_core::fleet::{FleetChange, FleetError, FleetEvent, Probe, ServedName};
 use homing_core::ids::WorkerId;
 use homing_wire::engine::metrics::Exposition;
-use homing_wire::engine::{parse_kv_sources, parse_models};
-use http_body_util::{BodyExt, Full, Limited};
+use homing_wire::engine::{endpoint_of, parse_models};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +22,13 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// After so many good probes the worker is asked anew what it serves: adapters come and go.
 const ASK_AGAIN: u32 = 12;
-/// What an engine may say about itself. vLLM's metrics are some 100 KB.
-const MAX_ANSWER: usize = 8 << 20;
 
 /// See the module.
 pub(super) struct Tend {
     shell: Arc<Shell>,
     settings: Arc<Settings>,
     ingest: Option<Ingest>,
-    upstream: Upstream,
+    ask: Ask,
     worker: Worker,
     /// The life that was last asked what it serves, and how many probes ago.
     asked: Option<(WorkerId, u32)>,
@@ -44,15 +42,10 @@ pub(super) struct Tend {
     unusable: Complaint,
     /// Why some of its ranks go without events.
     quiet: Complaint,
+    /// Why it has ranks that nobody knows here.
+    ranks: Complaint,
     /// Names that it serves and that belong to another pool.
     taken: BTreeSet<Arc<str>>,
-}
-
-/// Where a rank's events are, and where they are repeated.
-#[derive(Clone, Debug)]
-struct Source {
-    events: String,
-    replay: Option<String>,
 }
 
 /// A reason to complain: what is wrong stays so for many probes, and is worth a line when it changes.
@@ -76,11 +69,12 @@ impl Tend {
         upstream: Upstream,
         worker: Worker,
     ) -> Self {
+        let ask = Ask { upstream, url: worker.url.clone(), timeout: settings.health.timeout };
         Self {
             shell,
             settings,
             ingest,
-            upstream,
+            ask,
             worker,
             asked: None,
             told: BTreeSet::new(),
@@ -88,6 +82,7 @@ impl Tend {
             unknown: Complaint::default(),
             unusable: Complaint::default(),
             quiet: Complaint::default(),
+            ranks: Complaint::default(),
             taken: BTreeSet::new(),
         }
     }
@@ -105,7 +100,7 @@ impl Tend {
 
     async fn probe(&mut self) -> Probe {
         let path = &self.settings.health.path;
-        let (probe, why) = match self.get(path).await {
+        let (probe, why) = match self.ask.get(path).await {
             Ok((status, _)) if (200..300).contains(&status) => (Probe::Good, None),
             Ok((status, _)) => (Probe::Bad, Some(format!("it answers with status {status}"))),
             Err(Failure::Unreachable) => (Probe::Bad, Some("it doesn't answer in time".to_owned())),
@@ -162,7 +157,7 @@ impl Tend {
             let _ = self.change(FleetChange::Started(id, at));
         }
         let Some(id) = self.id() else { return false };
-        let served = match self.get("/v1/models").await {
+        let served = match self.ask.get("/v1/models").await {
             Ok((200, body)) => parse_models(&body).map_err(|e| e.to_string()),
             Ok((status, _)) => Err(format!("it answers /v1/models with status {status}")),
             Err(failure) => Err(format!("it can't be asked for its models: {failure:?}")),
@@ -223,7 +218,7 @@ impl Tend {
 
     /// When its process began, in Unix milliseconds.
     async fn start_time(&self) -> Option<u64> {
-        let (200, body) = self.get("/metrics").await.ok()? else { return None };
+        let (200, body) = self.ask.get("/metrics").await.ok()? else { return None };
         let at = Exposition::parse(std::str::from_utf8(&body).ok()?).process_start_time();
         // Not a number is no time; anything else is one, if need be the first or the last there is.
         at.filter(|at| at.is_finite()).map(|at| (at * 1e3) as u64)
@@ -237,10 +232,14 @@ impl Tend {
             Some(first) => (0..ranks)
                 .map(|rank| Some(Source { events: endpoint_of(first, rank)?, replay: None }))
                 .collect(),
-            None => match self.sources(ranks).await {
-                Ok(found) => found,
-                Err(why) => return ingest.without_events(&self.worker.id, &why),
-            },
+            None => {
+                let found = sources::find(&self.ask, ranks).await;
+                self.tell_about_ranks(ranks, found.as_ref().map_or_else(|s| s.said, |f| f.said));
+                match found {
+                    Ok(Found { ranks, .. }) => ranks,
+                    Err(s) => return ingest.without_events(&self.worker.id, s.kind, &s.why),
+                }
+            }
         };
         let without: Vec<_> = (0..ranks).zip(&found).filter(|(_, f)| f.is_none()).collect();
         let why = without.first().map(|(rank, _)| {
@@ -262,6 +261,20 @@ impl Tend {
         }
     }
 
+    /// The engine says that it has more ranks than are booked, bound and followed here (F68).
+    fn tell_about_ranks(&mut self, known: u16, said: u32) {
+        let more = (said > u32::from(known)).then(|| said.to_string());
+        if self.ranks.is_news(more) {
+            let worker = &self.worker.id;
+            tracing::warn!(
+                worker,
+                known,
+                "the worker has more ranks than are known here: write `dp_size = {said}` in its \
+                 [[workers]]"
+            );
+        }
+    }
+
     /// What is wrong where a rank has no endpoint.
     fn hint(&self) -> String {
         match &self.worker.kv_events {
@@ -269,64 +282,8 @@ impl Tend {
                 "rank N publishes at N ports above rank 0's, and `kv_events` is {first:?}; give it a \
                  port that leaves room below 65536"
             ),
-            None => "/kv_event_sources names no tcp endpoint of theirs; see `dp_size` in its \
-                     [[workers]]"
+            None => "the engine names no tcp endpoint of theirs; see `dp_size` in its [[workers]]"
                 .to_owned(),
         }
     }
-
-    /// The endpoints of each rank as the engine names them; at least one has one, else there is a reason.
-    async fn sources(&self, ranks: u16) -> Result<Vec<Option<Source>>, String> {
-        let authority = self.worker.url.authority();
-        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
-        let sources = match self.get("/kv_event_sources").await {
-            Ok((200, body)) => parse_kv_sources(&body, host).map_err(|e| e.to_string())?,
-            Ok((status, _)) => return Err(format!("/kv_event_sources answers {status}")),
-            Err(failure) => return Err(format!("/kv_event_sources: {failure:?}")),
-        };
-        let mut found = vec![None; usize::from(ranks)];
-        let mut why = "it publishes no events over ZMQ";
-        for source in sources {
-            let Some(place) = usize::try_from(source.rank).ok().and_then(|r| found.get_mut(r))
-            else {
-                continue;
-            };
-            // Other transports would let a worker name sockets of our own host.
-            if source.endpoint.starts_with("tcp://") {
-                let replay = source.replay_endpoint.filter(|e| e.starts_with("tcp://"));
-                *place = Some(Source { events: source.endpoint, replay });
-            } else {
-                why = "it publishes its events over something else than tcp";
-            }
-        }
-        if found.iter().any(Option::is_some) { Ok(found) } else { Err(why.to_owned()) }
-    }
-
-    /// GET, bounded in time and size.
-    async fn get(&self, path: &str) -> Result<(u16, Bytes), Failure> {
-        let uri = format!("{}{path}", self.worker.url);
-        let request = http::Request::get(uri)
-            .body(Full::new(Bytes::new()))
-            // The URL was validated; a health path that makes it none is an unreachable worker.
-            .map_err(|_| Failure::Unreachable)?;
-        let answer = async {
-            let response = self.upstream.send(request).await.map_err(|(failure, _)| failure)?;
-            let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-            Ok((status, body.map_err(|_| Failure::Broken)?.to_bytes()))
-        };
-        let timeout = self.settings.health.timeout;
-        tokio::time::timeout(timeout, answer).await.unwrap_or(Err(Failure::Unreachable))
-    }
-}
-
-/// Where a rank publishes if the first one does at `first`: that many ports above (vLLM's and SGLang's
-/// publishers; `wire-formats.md` 1). `None`: there is no such port.
-pub(super) fn endpoint_of(first: &str, rank: u16) -> Option<String> {
-    if rank == 0 {
-        return Some(first.to_owned());
-    }
-    let (host, port) = first.strip_prefix("tcp://")?.rsplit_once(':')?;
-    let port = port.parse::<u16>().ok()?.checked_add(rank)?;
-    Some(format!("tcp://{host}:{port}"))
 }

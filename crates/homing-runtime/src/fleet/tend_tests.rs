@@ -20,21 +20,23 @@ use tokio_util::sync::CancellationToken;
 
 /// What an engine says about itself.
 #[derive(Clone, Debug)]
-struct Says {
+pub(super) struct Says {
     health: u16,
     models: String,
     /// `/kv_event_sources`; empty: it has none.
-    sources: String,
+    pub(super) sources: String,
+    /// Its other pages: path, status, body.
+    pub(super) pages: Vec<(&'static str, u16, String)>,
     started_at: f64,
     /// It takes connections and says nothing.
     hung: bool,
     /// How often it was asked for its models.
-    asked: u32,
+    pub(super) asked: u32,
 }
 
-struct Engine {
-    address: SocketAddr,
-    says: Arc<Mutex<Says>>,
+pub(super) struct Engine {
+    pub(super) address: SocketAddr,
+    pub(super) says: Arc<Mutex<Says>>,
     stop: CancellationToken,
     task: Option<tokio::task::JoinHandle<()>>,
     /// Bound and not listening: the port is ours, and refuses.
@@ -50,6 +52,7 @@ impl Engine {
             health: 200,
             models: r#"{"data":[{"id":"m"}]}"#.into(),
             sources: String::new(),
+            pages: Vec::new(),
             started_at: 1.0,
             hung: false,
             asked: 0,
@@ -63,7 +66,7 @@ impl Engine {
         }
     }
 
-    fn up() -> Self {
+    pub(super) fn up() -> Self {
         let mut engine = Self::dead();
         engine.start();
         engine
@@ -90,11 +93,11 @@ impl Engine {
         self.held = Some(held);
     }
 
-    fn say(&self, change: impl FnOnce(&mut Says)) {
+    pub(super) fn say(&self, change: impl FnOnce(&mut Says)) {
         change(&mut self.says.lock());
     }
 
-    fn worker(&self, id: &str) -> Worker {
+    pub(super) fn worker(&self, id: &str) -> Worker {
         let url = format!("http://{}", self.address).parse().unwrap();
         let (kv_events, kv_replay) = (None, None);
         Worker { id: id.into(), url, dp_size: 1, kv_events, kv_replay, labels: Default::default() }
@@ -125,7 +128,10 @@ async fn answer(mut stream: TcpStream, says: Arc<Mutex<Says>>) {
             "/v1/models" => (200, says.models.clone()),
             "/kv_event_sources" if !says.sources.is_empty() => (200, says.sources.clone()),
             "/metrics" => (200, format!("process_start_time_seconds {}\n", says.started_at)),
-            _ => (404, String::new()),
+            other => {
+                let page = says.pages.iter().find(|(path, ..)| *path == other);
+                page.map_or((404, String::new()), |(_, status, body)| (*status, body.clone()))
+            }
         }
     };
     if status == 0 {
@@ -136,10 +142,10 @@ async fn answer(mut stream: TcpStream, says: Arc<Mutex<Says>>) {
     let _ = stream.write_all(answer.as_bytes()).await;
 }
 
-struct World {
-    shell: Arc<Shell>,
-    fleet: Arc<Fleet>,
-    life: Lifecycle,
+pub(super) struct World {
+    pub(super) shell: Arc<Shell>,
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) life: Lifecycle,
 }
 
 impl World {
@@ -150,7 +156,7 @@ impl World {
         world
     }
 
-    fn empty(extra: &str, ingest: impl FnOnce(&Arc<Shell>) -> Option<Ingest>) -> Self {
+    pub(super) fn empty(extra: &str, ingest: impl FnOnce(&Arc<Shell>) -> Option<Ingest>) -> Self {
         // A slow machine's probes don't fail, unless a test wants them to.
         let patience = if extra.contains("timeout") { "" } else { "health.timeout = '20s'\n" };
         let text = format!("health.interval = '50ms'\n{patience}{extra}");
@@ -161,7 +167,7 @@ impl World {
         Self { shell, fleet, life }
     }
 
-    async fn is(&self, worker: &str, wanted: State) {
+    pub(super) async fn is(&self, worker: &str, wanted: State) {
         eventually(&format!("{worker} is {wanted}"), || state(&self.shell, worker) == Some(wanted))
             .await;
     }
@@ -171,7 +177,7 @@ impl World {
     }
 
     /// Every task ends with the router.
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.life.shut_down(Duration::ZERO).await;
         assert!(self.life.finish(Duration::from_secs(30)).await, "a task goes on (F44)");
     }
@@ -377,7 +383,7 @@ async fn a_worker_without_events_is_known_as_such_and_a_configured_feed_is_follo
 }
 
 /// A socket that tells of subscribers, as an engine's would; at a port, or any with `*`.
-fn publisher(port: &str) -> Option<(zmq::Socket, u16)> {
+pub(super) fn publisher(port: &str) -> Option<(zmq::Socket, u16)> {
     let socket = zmq::Context::new().socket(zmq::XPUB).unwrap();
     socket.set_linger(0).unwrap();
     socket.bind(&format!("tcp://127.0.0.1:{port}")).ok()?;
@@ -387,7 +393,7 @@ fn publisher(port: &str) -> Option<(zmq::Socket, u16)> {
 }
 
 /// Two of them, at ports that follow each other.
-fn neighbours() -> [(zmq::Socket, u16); 2] {
+pub(super) fn neighbours() -> [(zmq::Socket, u16); 2] {
     let mut tried = Vec::new();
     loop {
         let first = publisher("*").unwrap();
@@ -514,7 +520,7 @@ async fn the_replay_socket_is_the_one_that_the_engine_names_or_the_file() {
 
 #[test]
 fn a_rank_publishes_so_many_ports_above_the_first() {
-    use super::tend::endpoint_of;
+    use homing_wire::engine::endpoint_of;
     for (first, rank, expected) in [
         ("tcp://h:5557", 0, Some("tcp://h:5557")),
         ("tcp://h:5557", 3, Some("tcp://h:5560")),

@@ -29,6 +29,7 @@ mod wanted;
 pub use book::{FeedBook, FeedStats};
 
 use crate::shell::Shell;
+use homing_wire::engine::Kind;
 use std::sync::Arc;
 use std::time::Instant;
 use wanted::Wanted;
@@ -97,15 +98,11 @@ impl Ingest {
         self.wanted.remove(worker);
     }
 
-    /// The worker publishes nothing: said once.
-    pub fn without_events(&self, worker: &str, why: &str) {
+    /// The worker publishes nothing: said once, with what would make an engine of this kind publish.
+    pub fn without_events(&self, worker: &str, kind: Kind, why: &str) {
         if self.book.without_events(worker) {
-            tracing::warn!(
-                worker,
-                why,
-                "the worker's cache is unknown: start vLLM with --kv-events-config \
-                 '{{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"topic\":\"kv-events\"}}'"
-            );
+            let switch = kind.events_switch();
+            tracing::warn!(worker, why, "the worker's cache is unknown: {switch}");
         }
     }
 

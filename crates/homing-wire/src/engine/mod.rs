@@ -4,13 +4,18 @@
 //! an entry without the one thing that it is about is left out. How long an answer may be is for the
 //! caller that reads it from a socket to bound; how many entries are taken is bounded here.
 
+mod kind;
 pub mod metrics;
 mod quantile;
+mod server_info;
+mod sources;
 
+pub use kind::Kind;
 pub use quantile::Histogram;
+pub use server_info::{ServerInfo, parse_server_info};
+pub use sources::{KvSource, endpoint_of, parse_kv_sources, reachable_endpoint};
 
 use serde::Deserialize;
-use std::collections::BTreeMap;
 
 /// The most models (adapters included) that one worker may serve.
 pub const MAX_MODELS: usize = 4096;
@@ -55,19 +60,6 @@ pub struct ServedModel {
     pub max_model_len: Option<u64>,
 }
 
-/// Where one rank of a worker publishes its KV events.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KvSource {
-    /// The data-parallel rank.
-    pub rank: u32,
-    /// The ZMQ endpoint of the events, with a host that can be connected to.
-    pub endpoint: String,
-    /// The endpoint that repeats missed ones, if the engine has one.
-    pub replay_endpoint: Option<String>,
-    /// The topic; often empty.
-    pub topic: String,
-}
-
 /// Reads `/v1/models`.
 ///
 /// # Errors
@@ -93,58 +85,6 @@ pub fn parse_models(body: &[u8]) -> Result<Vec<ServedModel>, EngineError> {
         Some(ServedModel { id, root, parent, max_model_len })
     });
     Ok(served.collect())
-}
-
-/// Reads `/kv_event_sources` of the worker at `host`, in the order of ranks. Ranks that publish nothing,
-/// or not over ZMQ, are left out.
-///
-/// # Errors
-/// Where it is no map of ranks, or one beyond [`MAX_RANKS`].
-pub fn parse_kv_sources(body: &[u8], host: &str) -> Result<Vec<KvSource>, EngineError> {
-    #[derive(Deserialize)]
-    struct Source {
-        enable_kv_cache_events: Option<bool>,
-        publisher: Option<String>,
-        endpoint: Option<String>,
-        replay_endpoint: Option<String>,
-        topic: Option<String>,
-    }
-    const PATH: &str = "/kv_event_sources";
-    let sources: BTreeMap<u32, Source> = read(PATH, body)?;
-    bounded(PATH, sources.len(), MAX_RANKS)?;
-    let usable = sources.into_iter().filter_map(|(rank, source)| {
-        let off = source.enable_kv_cache_events == Some(false);
-        if off || source.publisher.is_some_and(|publisher| publisher != "zmq") {
-            return None;
-        }
-        let reachable = |endpoint: String| {
-            Some(reachable_endpoint(&endpoint, host)).filter(|endpoint| !endpoint.is_empty())
-        };
-        Some(KvSource {
-            rank,
-            endpoint: source.endpoint.and_then(reachable)?,
-            replay_endpoint: source.replay_endpoint.and_then(reachable),
-            topic: source.topic.unwrap_or_default(),
-        })
-    });
-    Ok(usable.collect())
-}
-
-/// `endpoint` as one can connect to it: where an engine says that it listens on every address (`*`,
-/// `0.0.0.0`, `::`), its own `host` takes that place.
-#[must_use]
-pub fn reachable_endpoint(endpoint: &str, host: &str) -> String {
-    let split = endpoint.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
-    match split {
-        Some(("*" | "0.0.0.0" | "::" | "[::]", port)) => {
-            let bare = host.trim_start_matches('[').trim_end_matches(']');
-            match bare.contains(':') {
-                true => format!("tcp://[{bare}]:{port}"),
-                false => format!("tcp://{bare}:{port}"),
-            }
-        }
-        _ => endpoint.to_owned(),
-    }
 }
 
 fn read<'a, T: Deserialize<'a>>(path: &'static str, body: &'a [u8]) -> Result<T, EngineError> {

@@ -48,6 +48,7 @@ fn event_sources_of_a_real_engine() {
     let expected = KvSource {
         rank: 0,
         endpoint: "ipc:///home/dev/kv.ipc".into(),
+        listens: false,
         replay_endpoint: Some("tcp://127.0.0.1:15558".into()),
         topic: "kv-events".into(),
     };

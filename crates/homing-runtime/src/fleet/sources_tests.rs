@@ -1,0 +1,121 @@
+//! Where events are found, by what different engines answer.
+
+use super::discovery::static_list;
+use super::tests::{Engine, World, neighbours, publisher};
+use crate::ingest::Ingest;
+use crate::testing::{Lines, eventually};
+use homing_wire::engine::Kind;
+
+const RANKS: &str =
+    "the worker has more ranks than are known here: write `dp_size = 4` in its [[workers]]";
+
+/// A router with ingest, following one worker of so many ranks.
+fn follow(engine: &Engine, dp_size: u16) -> World {
+    let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
+    let mut worker = engine.worker("w");
+    worker.dp_size = dp_size;
+    world.life.spawn(world.fleet.clone().follow(static_list(vec![worker])));
+    world
+}
+
+async fn is_subscribed_to((socket, port): &(zmq::Socket, u16)) {
+    eventually(&format!("{port} has its subscriber"), || {
+        socket.recv_bytes(zmq::DONTWAIT).is_ok_and(|told| told == [1])
+    })
+    .await;
+}
+
+async fn is_asked_again(engine: &Engine) {
+    let asked = engine.says.lock().asked;
+    eventually("it is asked again", || engine.says.lock().asked >= asked + 2).await;
+}
+
+#[tokio::test]
+async fn the_events_of_sglang_are_found_in_its_server_info() {
+    let (engine, ports) = (Engine::up(), neighbours());
+    let page = format!(
+        r#"{{"page_size": 16, "dp_size": 2, "kv_events": {{"publisher": "zmq", "endpoint_host": "*",
+            "endpoint_port_base": {}, "topic": "", "block_size": 16, "dp_size": 2}}}}"#,
+        ports[0].1
+    );
+    engine.say(|s| s.pages = vec![("/server_info", 200, page)]);
+    let world = follow(&engine, 2);
+    eventually("both are connected", || world.fleet.index_state("w") == "events").await;
+    for port in &ports {
+        is_subscribed_to(port).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_older_sglang_has_them_under_its_older_name() {
+    let (engine, port) = (Engine::up(), publisher("*").unwrap());
+    let page = format!(
+        r#"{{"page_size": 1, "dp_size": 1,
+            "kv_events_config": "{{\"publisher\": \"zmq\", \"endpoint\": \"tcp://*:{}\"}}"}}"#,
+        port.1
+    );
+    engine.say(|s| s.pages = vec![("/get_server_info", 200, page)]);
+    let world = follow(&engine, 1);
+    eventually("it is connected", || world.fleet.index_state("w") == "events").await;
+    is_subscribed_to(&port).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn each_kind_of_engine_is_told_its_own_switch() {
+    let (lines, _guard) = Lines::listen();
+    let sglang = r#"{"page_size": 1, "kv_events": null, "kv_events_config": null}"#;
+    for (page, kind) in
+        [(sglang, Kind::Sglang), (r#"{"vllm_config": {}}"#, Kind::Vllm), ("<html>", Kind::Vllm)]
+    {
+        let engine = Engine::up();
+        engine.say(|s| s.pages = vec![("/server_info", 200, page.into())]);
+        let switch = format!("the worker's cache is unknown: {}", kind.events_switch());
+        let switch = switch.as_str();
+        let before = lines.count(switch);
+        let world = follow(&engine, 1);
+        eventually("it is said", || lines.count(switch) == before + 1).await;
+        is_asked_again(&engine).await;
+        assert_eq!((lines.count(switch), world.fleet.index_state("w")), (before + 1, "none"));
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn f68_more_ranks_than_configured_are_said_once_with_the_setting() {
+    let (lines, _guard) = Lines::listen();
+    let port = publisher("*").unwrap();
+    let sglang = format!(
+        r#"{{"page_size": 1, "kv_events": {{"publisher": "zmq", "endpoint_host": "*",
+            "endpoint_port_base": {}, "dp_size": 4}}}}"#,
+        port.1
+    );
+    let vllm = format!(
+        r#"{{"0": {{"endpoint": "tcp://*:{}"}}, "3": {{"endpoint": "tcp://*:1"}}}}"#,
+        port.1
+    );
+    let off = r#"{"page_size": 1, "dp_size": 4, "kv_events": null}"#;
+    let said = |w: &World| (lines.count(RANKS), w.fleet.index_state("w"));
+    for (n, (sources, page, state)) in
+        [("", sglang.as_str(), "events"), (vllm.as_str(), "", "events"), ("", off, "none")]
+            .into_iter()
+            .enumerate()
+    {
+        let engine = Engine::up();
+        engine.say(|s| {
+            s.sources = sources.into();
+            s.pages = vec![("/server_info", 200, page.into())];
+        });
+        let world = follow(&engine, 1);
+        eventually("it is said", || said(&world) == (n + 1, state)).await;
+        is_asked_again(&engine).await;
+        assert_eq!(said(&world), (n + 1, state));
+        world.end().await;
+        // As many as there are.
+        let world = follow(&engine, 4);
+        is_asked_again(&engine).await;
+        assert_eq!(lines.count(RANKS), n + 1);
+        world.end().await;
+    }
+}
