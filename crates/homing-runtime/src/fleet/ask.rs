@@ -1,4 +1,4 @@
-//! Asking a worker about itself: GET, bounded in time and size. Apart from what is asked and why.
+//! Asking a worker about itself, bounded in time and size. Apart from what is asked and why.
 
 use crate::settings::WorkerUrl;
 use crate::upstream::Upstream;
@@ -28,15 +28,31 @@ impl Ask {
 
     /// The status and body of what is at `path` behind the worker's base path.
     pub(super) async fn get(&self, path: &str) -> Result<(u16, Bytes), Failure> {
+        self.send(http::Method::GET, path, MAX_ANSWER).await
+    }
+
+    /// Likewise, of at most so many bytes.
+    pub(super) async fn post(&self, path: &str, most: usize) -> Result<(u16, Bytes), Failure> {
+        self.send(http::Method::POST, path, most).await
+    }
+
+    async fn send(
+        &self,
+        method: http::Method,
+        path: &str,
+        most: usize,
+    ) -> Result<(u16, Bytes), Failure> {
         let uri = format!("{}{path}", self.url);
-        let request = http::Request::get(uri)
+        let request = http::Request::builder()
+            .method(method)
+            .uri(uri)
             .body(Full::new(Bytes::new()))
             // The URL was validated; a health path that makes it none is an unreachable worker.
             .map_err(|_| Failure::Unreachable)?;
         let answer = async {
             let response = self.upstream.send(request).await.map_err(|(failure, _)| failure)?;
             let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+            let body = Limited::new(response.into_body(), most).collect().await;
             Ok((status, body.map_err(|_| Failure::Broken)?.to_bytes()))
         };
         tokio::time::timeout(self.timeout, answer).await.unwrap_or(Err(Failure::Unreachable))

@@ -1,5 +1,6 @@
 //! Finding where a worker's events are: by asking it, in the ways of the engines that there are, until one
-//! is answered. vLLM has a page for it; SGLang has a part of one.
+//! is answered. vLLM has a page for it; SGLang has a part of one; TensorRT-LLM has no streams, but answers
+//! whoever asks for events, and forgets what it has answered: so it is only asked whether it would.
 
 use super::ask::Ask;
 use homing_wire::engine::{Kind, KvSource, parse_kv_sources, parse_server_info};
@@ -11,21 +12,29 @@ pub(super) struct Source {
     pub(super) replay: Option<String>,
 }
 
-/// What an engine says of its events.
+/// Where an engine's events are.
 #[derive(Debug)]
-pub(super) struct Found {
-    /// By rank, as many as the worker is configured to have; at least one has some.
-    pub(super) ranks: Vec<Option<Source>>,
-    /// How many ranks the engine has, by what it says.
-    pub(super) said: u32,
+pub(super) enum Found {
+    /// Published over ZMQ.
+    Streams {
+        /// By rank, as many as the worker is configured to have; at least one has some.
+        ranks: Vec<Option<Source>>,
+        /// How many ranks the engine has, by what it says.
+        said: u32,
+    },
+    /// To be asked for: [`POLL`].
+    Polled,
 }
+
+/// Where TensorRT-LLM answers with its events (`POST`).
+pub(super) const POLL: &str = "/kv_cache_events";
 
 /// Why no events were found.
 #[derive(Debug)]
 pub(super) struct Silent {
     pub(super) kind: Kind,
     pub(super) why: String,
-    /// As in [`Found`]; 0: it doesn't say.
+    /// As in [`Found::Streams`]; 0: it doesn't say.
     pub(super) said: u32,
 }
 
@@ -43,7 +52,8 @@ pub(super) async fn find(ask: &Ask, ranks: u16) -> Result<Found, Silent> {
         Ok((status, _)) => return Err(silent(Kind::Vllm, format!("{VLLM} answers {status}"))),
         Err(failure) => return Err(silent(Kind::Vllm, format!("{VLLM}: {failure:?}"))),
     }
-    let mut why = format!("it has neither {VLLM} nor SGLang's /server_info");
+    let mut why =
+        format!("it has none of {VLLM} (vLLM), /server_info (SGLang), {POLL} (TensorRT-LLM)");
     // The second name is the older one.
     for path in ["/server_info", "/get_server_info"] {
         let Ok((200, body)) = ask.get(path).await else { continue };
@@ -55,6 +65,10 @@ pub(super) async fn find(ask: &Ask, ranks: u16) -> Result<Found, Silent> {
             Ok(_) => {}
             Err(error) => why = error.to_string(),
         }
+    }
+    // The answer to the wrong method says that there is such a path.
+    if let Ok((405, _)) = ask.get(POLL).await {
+        return Ok(Found::Polled);
     }
     Err(silent(Kind::Vllm, why))
 }
@@ -77,7 +91,7 @@ fn choose(kind: Kind, sources: Vec<KvSource>, said: u32, ranks: u16) -> Result<F
         }
     }
     if found.iter().any(Option::is_some) {
-        Ok(Found { ranks: found, said })
+        Ok(Found::Streams { ranks: found, said })
     } else {
         Err(Silent { kind, why: why.to_owned(), said })
     }

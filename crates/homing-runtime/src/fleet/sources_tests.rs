@@ -119,3 +119,35 @@ async fn f68_more_ranks_than_configured_are_said_once_with_the_setting() {
         world.end().await;
     }
 }
+
+#[tokio::test]
+async fn tensorrt_llm_is_asked_for_its_events_for_as_long_as_it_is_tended() {
+    let engine = Engine::up();
+    let tokens: Vec<_> =
+        (0..4).map(|id| format!(r#"{{"token_id": {id}, "token_extra_id": 0}}"#)).collect();
+    let block = |hash: u32| {
+        format!(r#"{{"block_hash": {hash}, "cache_level": 0, "tokens": [{}]}}"#, tokens.join(","))
+    };
+    let stored = |id: u32, parent: &str, first: u32| {
+        let blocks = [block(first), block(first + 1)].join(",");
+        format!(
+            r#"[{{"event_id": {id}, "data": {{"type": "stored", "parent_hash": {parent}, "blocks": [{blocks}]}}}}]"#
+        )
+    };
+    engine.say(|s| s.polled = Some([stored(0, "null", 1), "<html>".into()].into()));
+    let world = follow(&engine, 1);
+    let blocks = |w: &World| w.shell.core().workers().first().map_or(0, |w| w.cached_blocks);
+    eventually("its blocks are known", || blocks(&world) == 2).await;
+    eventually("they are known by events", || world.fleet.index_state("w") == "events").await;
+    engine.say(|s| s.polled.as_mut().unwrap().push_back(stored(1, "2", 3)));
+    eventually("so are the next", || blocks(&world) == 4).await;
+    // A hole.
+    engine.say(|s| s.polled.as_mut().unwrap().push_back(stored(5, "4", 5)));
+    eventually("it is seen", || world.fleet.index_state("w") == "uncertain").await;
+    assert!(world.fleet.remove("w"));
+    assert_eq!(world.fleet.index_state("w"), "none", "F56");
+    let rest = "[]".to_owned();
+    engine.say(|s| s.polled.as_mut().unwrap().push_back(rest));
+    world.end().await;
+    assert_eq!(engine.says.lock().polled.as_ref().unwrap().len(), 1, "nobody asks any more (F44)");
+}

@@ -4,6 +4,7 @@
 //! is registered (F32). Each has its own task and time-outs, so a hung one stalls nobody (F34).
 
 use super::ask::Ask;
+use super::poll;
 use super::sources::{self, Found, Source};
 use crate::ingest::{Feed, Ingest};
 use crate::settings::{IndexSource, Settings, Worker};
@@ -17,6 +18,7 @@ use homing_wire::engine::{endpoint_of, parse_models};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// The first pause after a probe that didn't find the worker up; it doubles up to the interval.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -30,6 +32,8 @@ pub(super) struct Tend {
     ingest: Option<Ingest>,
     ask: Ask,
     worker: Worker,
+    /// Asks for events, where the engine wants to be asked. Ends with this.
+    poller: JoinSet<()>,
     /// The life that was last asked what it serves, and how many probes ago.
     asked: Option<(WorkerId, u32)>,
     /// Models for which a missing tokenizer was reported.
@@ -76,6 +80,7 @@ impl Tend {
             ingest,
             ask,
             worker,
+            poller: JoinSet::new(),
             asked: None,
             told: BTreeSet::new(),
             ailing: Complaint::default(),
@@ -232,15 +237,20 @@ impl Tend {
             Some(first) => (0..ranks)
                 .map(|rank| Some(Source { events: endpoint_of(first, rank)?, replay: None }))
                 .collect(),
-            None => {
-                let found = sources::find(&self.ask, ranks).await;
-                self.tell_about_ranks(ranks, found.as_ref().map_or_else(|s| s.said, |f| f.said));
-                match found {
-                    Ok(Found { ranks, .. }) => ranks,
-                    Err(s) => return ingest.without_events(&self.worker.id, s.kind, &s.why),
+            None => match sources::find(&self.ask, ranks).await {
+                Ok(Found::Streams { ranks: found, said }) => {
+                    self.tell_about_ranks(ranks, said);
+                    found
                 }
-            }
+                Ok(Found::Polled) => return self.poll(&ingest, ranks),
+                Err(silent) => {
+                    self.tell_about_ranks(ranks, silent.said);
+                    return ingest.without_events(&self.worker.id, silent.kind, &silent.why);
+                }
+            },
         };
+        // It was another engine's.
+        self.poller = JoinSet::new();
         let without: Vec<_> = (0..ranks).zip(&found).filter(|(_, f)| f.is_none()).collect();
         let why = without.first().map(|(rank, _)| {
             let (many, hint) = (without.len(), self.hint());
@@ -258,6 +268,15 @@ impl Tend {
             };
             let worker = self.worker.id.clone();
             ingest.subscribe(Feed { worker, rank, ranks, endpoint, replay });
+        }
+    }
+
+    /// Asks for events from now on, for as long as the worker is tended.
+    fn poll(&mut self, ingest: &Ingest, ranks: u16) {
+        while self.poller.try_join_next().is_some() {}
+        if self.poller.is_empty() {
+            let polled = ingest.polled(self.shell.clone(), &self.worker.id, ranks);
+            self.poller.spawn(poll::run(self.ask.clone(), ingest.clone(), polled));
         }
     }
 

@@ -11,6 +11,7 @@ use crate::testing::{Lines, eventually, settings, state};
 use homing_core::fleet::{RouteError, State};
 use homing_core::ids::WorkerId;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(super) struct Says {
     models: String,
     /// `/kv_event_sources`; empty: it has none.
     pub(super) sources: String,
+    /// What it answers when it is asked for events, once each; it can't be where there is nothing.
+    pub(super) polled: Option<VecDeque<String>>,
     /// Its other pages: path, status, body.
     pub(super) pages: Vec<(&'static str, u16, String)>,
     started_at: f64,
@@ -52,6 +55,7 @@ impl Engine {
             health: 200,
             models: r#"{"data":[{"id":"m"}]}"#.into(),
             sources: String::new(),
+            polled: None,
             pages: Vec::new(),
             started_at: 1.0,
             hung: false,
@@ -118,7 +122,9 @@ async fn answer(mut stream: TcpStream, says: Arc<Mutex<Says>>) {
             Ok(_) => {}
         }
     }
-    let path = String::from_utf8(request).unwrap().split(' ').nth(1).unwrap().to_owned();
+    let request = String::from_utf8(request).unwrap();
+    let mut words = request.split(' ');
+    let (method, path) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
     let (status, body) = {
         let mut says = says.lock();
         says.asked += u32::from(path == "/v1/models");
@@ -127,6 +133,10 @@ async fn answer(mut stream: TcpStream, says: Arc<Mutex<Says>>) {
             "/health" => (says.health, String::new()),
             "/v1/models" => (200, says.models.clone()),
             "/kv_event_sources" if !says.sources.is_empty() => (200, says.sources.clone()),
+            "/kv_cache_events" if says.polled.is_some() => match method.as_str() {
+                "POST" => (200, says.polled.as_mut().unwrap().pop_front().unwrap_or("[]".into())),
+                _ => (405, String::new()),
+            },
             "/metrics" => (200, format!("process_start_time_seconds {}\n", says.started_at)),
             other => {
                 let page = says.pages.iter().find(|(path, ..)| *path == other);

@@ -7,7 +7,7 @@
 //! past the same numbers (F21).
 
 use super::hole::{Asking, Held, Hole, Prints};
-use super::sink::Sink;
+use super::sink::{REPLAY, Sink};
 use super::{Feed, Here};
 use homing_core::fleet::FleetChange;
 use homing_core::ids::WorkerId;
@@ -44,7 +44,7 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(feed: &Feed, now: Instant) -> Self {
         Self {
-            sink: Sink::new(feed),
+            sink: Sink::new(&feed.worker, feed.rank, feed.ranks, REPLAY),
             replay: feed.replay.is_some(),
             life: None,
             at: None,

@@ -12,6 +12,7 @@
 //!
 //! * `feed`: one stream: the order of its messages, live and replayed;
 //! * `hole`: what is being asked for again, and its bounds;
+//! * `polled`: the streams of an engine that is asked for them (TensorRT-LLM);
 //! * `sink`: decoding, applying, counting;
 //! * `book`: what all of them have brought;
 //! * `wanted`: which streams shall be followed;
@@ -22,11 +23,13 @@ mod book;
 mod feed;
 mod hole;
 mod links;
+mod polled;
 mod sink;
 mod thread;
 mod wanted;
 
 pub use book::{FeedBook, FeedStats};
+pub use polled::Polled;
 
 use crate::shell::Shell;
 use homing_wire::engine::Kind;
@@ -90,6 +93,14 @@ impl Ingest {
     pub fn subscribe(&self, feed: Feed) {
         self.book.open(&feed.worker, feed.rank, feed.ranks);
         self.wanted.add(feed);
+    }
+
+    /// What takes in the answers of a worker with so many ranks that is asked for its events.
+    #[must_use]
+    pub fn polled(&self, shell: Arc<Shell>, worker: &str, ranks: u16) -> Polled {
+        // It has no sockets (any more).
+        self.wanted.remove(worker);
+        Polled::new(shell, self.book.clone(), worker, ranks)
     }
 
     /// Follows a worker no more: none of its ranks.

@@ -1,9 +1,9 @@
 //! Where the messages of one stream go, once their order is known: decoded, applied to the index, counted.
-//! The sequence is the feed's; the events are the rank's that the message names, so what a hole makes
+//! Streams of TensorRT-LLM come decoded, and go the same way from there. The sequence is the feed's; the events are the rank's that the message names, so what a hole makes
 //! doubtful are all ranks that the feed told of.
 
+use super::Here;
 use super::book::FeedStats;
-use super::{Feed, Here};
 use homing_core::ids::{DpRank, WorkerId};
 use homing_core::index::event::KvEvent;
 use homing_core::index::naive::Applied;
@@ -24,19 +24,18 @@ pub(super) struct Sink {
     /// Blocks to be stored until the cache counts as known again. What was known before a hole is the
     /// best guess of how much is there; with as much again, little of it can be missing.
     doubt: u64,
+    /// What would have saved a hole from being lost.
+    remedy: &'static str,
 }
 
+/// See [`Sink::remedy`].
+pub(super) const REPLAY: &str = "an engine with a replay endpoint can fill such holes";
+
 impl Sink {
-    pub(super) fn new(feed: &Feed) -> Self {
-        let rank = DpRank(feed.rank);
-        Self {
-            worker: feed.worker.clone(),
-            rank,
-            ranks: feed.ranks,
-            told: BTreeSet::from([rank]),
-            known: 0,
-            doubt: 0,
-        }
+    /// Of one rank of a worker that has so many.
+    pub(super) fn new(worker: &str, rank: u16, ranks: u16, remedy: &'static str) -> Self {
+        let (worker, rank) = (worker.to_owned(), DpRank(rank));
+        Self { worker, rank, ranks, told: BTreeSet::from([rank]), known: 0, doubt: 0, remedy }
     }
 
     pub(super) fn worker(&self) -> &str {
@@ -67,14 +66,35 @@ impl Sink {
             self.malformed(here, why);
         }
         let Some(rank) = self.rank_of(batch.dp_rank) else {
-            let why = "the worker has no rank of that number; see `dp_size` in its [[workers]]";
-            self.refused(here, batch.events.len() as u64, why);
+            self.no_such_rank(here, batch.events.len() as u64);
             return true;
         };
         self.told.insert(rank);
+        self.apply(here, id, rank, &batch.events, seen);
+        true
+    }
+
+    /// Applies events of this rank, in their order.
+    pub(super) fn take_events(&mut self, here: Here<'_>, id: WorkerId, events: &[KvEvent]) {
+        self.apply(here, id, self.rank, events, FeedStats::default());
+    }
+
+    /// Counts events that say nothing about prefixes.
+    pub(super) fn ignored(&self, here: Here<'_>, n: u64) {
+        here.book.with(&self.worker, |page| page.stats.ignored += n);
+    }
+
+    fn apply(
+        &mut self,
+        here: Here<'_>,
+        id: WorkerId,
+        rank: DpRank,
+        events: &[KvEvent],
+        mut seen: FeedStats,
+    ) {
         let (mut known, mut doubt) = (self.known, self.doubt);
         let mut mismatch = None;
-        here.shell.core().handle_kv(here.shell.now(), id, rank, &batch.events, |event, applied| {
+        here.shell.core().handle_kv(here.shell.now(), id, rank, events, |event, applied| {
             let blocks = event.blocks() as u64;
             let kind = match (applied, event) {
                 (Applied::Yes, KvEvent::Stored(_)) => {
@@ -118,7 +138,6 @@ impl Sink {
             }
             None => {}
         }
-        true
     }
 
     /// Nothing that it told is believed any more.
@@ -142,14 +161,13 @@ impl Sink {
             !std::mem::replace(&mut page.told_gap, true)
         });
         if first {
-            let (worker, rank) = (&self.worker, self.rank.0);
+            let (worker, rank, remedy) = (&self.worker, self.rank.0, self.remedy);
             tracing::warn!(
                 worker,
                 rank,
                 lost,
                 "a hole in the worker's event stream: what was known of this rank's cache is \
-                 forgotten and learned anew (said once); an engine with a replay endpoint can fill \
-                 such holes"
+                 forgotten and learned anew (said once); {remedy}"
             );
         }
     }
@@ -188,6 +206,12 @@ impl Sink {
             let (worker, rank) = (&self.worker, self.rank.0);
             tracing::warn!(worker, rank, why, "a malformed KV event was dropped (said once)");
         }
+    }
+
+    /// Events of a rank that the worker is not known to have.
+    pub(super) fn no_such_rank(&self, here: Here<'_>, n: u64) {
+        let why = "the worker has no rank of that number; see `dp_size` in its [[workers]]";
+        self.refused(here, n, why);
     }
 
     fn refused(&self, here: Here<'_>, n: u64, why: &str) {

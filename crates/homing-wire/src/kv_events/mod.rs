@@ -12,6 +12,7 @@ mod encode;
 mod event;
 mod layout;
 mod reader;
+pub mod trtllm;
 
 pub use encode::{Encoding, EncodingError, Hashes, encode_batch};
 pub use layout::{LAYOUTS, Layout};
