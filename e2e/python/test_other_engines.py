@@ -1,15 +1,18 @@
 """Engines that are not vLLM, as a router meets them: what they say of their events, and that it is taken in.
 
 SGLang says in /server_info where it publishes; TensorRT-LLM publishes nothing and answers whoever asks it
-(`POST /kv_cache_events`), once. Both are played here by scripts, per docs/kv-cache.md.
+(`POST /kv_cache_events`), once; a vLLM whose endpoint names one address connects to it. All are played here by
+scripts, per docs/kv-cache.md.
 """
 import json
+import socket
 import threading
 from contextlib import contextmanager
+from tempfile import NamedTemporaryFile
 
 import msgspec
 import zmq
-from harness import MODEL, Serve, eventually, tokenized
+from harness import MODEL, Serve, eventually, run, tokenized
 from scripted_worker import ScriptedWorker, send
 
 BLOCK = 32
@@ -51,6 +54,23 @@ class Sglang(ScriptedWorker):
         payload = msgspec.msgpack.encode([1.7e9, list(events), 0])
         self.socket.send_multipart([b"", self.seq.to_bytes(8, "big"), payload])
         self.seq += 1
+
+    def stop(self):
+        super().stop()
+        self.context.destroy(linger=0)
+
+
+class Connecting(ScriptedWorker):
+    """A vLLM that connects its publisher to the router, at a port that is free now."""
+
+    def __init__(self):
+        with socket.socket() as free:
+            free.bind(("0.0.0.0", 0))
+            self.port_of_events = free.getsockname()[1]
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.XPUB)
+        self.socket.connect(f"tcp://127.0.0.1:{self.port_of_events}")
+        super().__init__(settings=f'kv_events = "tcp://*:{self.port_of_events}"')
 
     def stop(self):
         super().stop()
@@ -114,6 +134,31 @@ def test_sglang_is_known_by_what_its_server_info_says():
         assert predicted(router) == 3 * BLOCK
         engine.publish(["BlockRemoved", [-9]])
         eventually(lambda: predicted(router) == 2 * BLOCK, "the last one is gone")
+
+
+def test_an_engine_that_connects_finds_the_router_listening():
+    engine = Connecting()
+    with routed(engine) as router:
+        assert engine.socket.poll(30_000), "nobody subscribes"
+        assert engine.socket.recv() == b"\x01"
+        event = {"type": "BlockStored", "block_hashes": [1, 2, 3], "parent_block_hash": None,
+                 "token_ids": [t for b in blocks() for t in b], "block_size": BLOCK, "lora_id": None,
+                 "medium": "GPU", "lora_name": None}
+        engine.socket.send_multipart([b"kv-events", bytes(8), msgspec.msgpack.encode([1.7e9, [event], 0])])
+        eventually(lambda: router.workers()[0]["cached_blocks"] == 3, "three blocks known")
+        assert router.workers()[0]["index"] == "events", router.workers()
+        assert predicted(router) == 3 * BLOCK
+
+
+def test_two_workers_on_one_port_that_is_listened_to_are_refused():
+    with Connecting() as engine:
+        url, port = engine.url, engine.port_of_events
+        with NamedTemporaryFile("w", suffix=".toml") as config:
+            for at in (f"tcp://*:{port}", f"tcp://0.0.0.0:{port}"):
+                config.write(f'[[workers]]\nid = "{at}"\nurl = "{url}/{len(at)}"\nkv_events = "{at}"\n')
+            config.flush()
+            code, _, said = run("check", "--config", config.name)
+        assert code == 2 and "listens on a port of `workers[0]`; give each worker ports" in said, said
 
 
 def test_tensorrt_llm_is_asked_for_its_events():

@@ -6,6 +6,7 @@
 //! shell        the core with what it needs: time, secret, metrics, wake-ups
 //! guard        tokens of the core that release themselves when dropped
 //! upstream     connections to workers, and what their failures mean
+//! ask          what a worker is asked about itself, bounded
 //! fleet        the workers as tasks: probing them, learning what they serve
 //! ingest       their KV events over ZMQ, into the index
 //! compute      a bounded pool for work that would stall streams
@@ -17,6 +18,7 @@
 //!
 //! Discovery is a port: a stream of changes. This version has the static one, in `fleet`.
 
+pub mod ask;
 pub mod clock;
 pub mod compute;
 pub mod fleet;

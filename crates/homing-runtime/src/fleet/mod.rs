@@ -2,14 +2,12 @@
 //!
 //! * [`discovery`]: the port through which workers come and go;
 //! * `tend`: one worker's task;
-//! * `ask`: how it is asked;
-//! * `sources`: where its events are;
+//! * [`sources`]: where its events are;
 //! * `poll`: asking for them, where they are not published.
 
-mod ask;
 pub mod discovery;
 mod poll;
-mod sources;
+pub mod sources;
 mod tend;
 
 use crate::ingest::Ingest;

@@ -1,9 +1,10 @@
 //! Asking TensorRT-LLM for its events, again and again. An idle engine answers after two seconds, a busy one
 //! at once; the pauses are for those that don't wait.
 
-use super::ask::Ask;
 use super::sources::POLL;
+use crate::ask::Ask;
 use crate::ingest::{Ingest, Polled};
+use bytes::Bytes;
 use homing_wire::engine::Kind;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -32,7 +33,7 @@ pub(super) async fn run(ask: Ask, ingest: Ingest, mut polled: Polled) {
     let mut answered = Instant::now();
     let mut said = false;
     loop {
-        let pause = match ask.post(POLL, MAX_ANSWER).await {
+        let pause = match ask.post(POLL, Bytes::new(), MAX_ANSWER).await {
             Ok((200, body)) => {
                 answered = Instant::now();
                 // Parsing megabytes takes a while, and probes wait on this thread.

@@ -2,23 +2,18 @@
 //! is answered. vLLM has a page for it; SGLang has a part of one; TensorRT-LLM has no streams, but answers
 //! whoever asks for events, and forgets what it has answered: so it is only asked whether it would.
 
-use super::ask::Ask;
+use crate::ask::Ask;
 use homing_wire::engine::{Kind, KvSource, parse_kv_sources, parse_server_info};
 
-/// Where a rank's events are, and where they are repeated.
-#[derive(Clone, Debug)]
-pub(super) struct Source {
-    pub(super) events: String,
-    pub(super) replay: Option<String>,
-}
-
 /// Where an engine's events are.
-#[derive(Debug)]
-pub(super) enum Found {
+#[derive(Clone, Debug)]
+pub enum Found {
     /// Published over ZMQ.
     Streams {
-        /// By rank, as many as the worker is configured to have; at least one has some.
-        ranks: Vec<Option<Source>>,
+        /// By whom.
+        kind: Kind,
+        /// Of each rank that names a tcp endpoint, at least one; in the order of ranks.
+        sources: Vec<KvSource>,
         /// How many ranks the engine has, by what it says.
         said: u32,
     },
@@ -27,26 +22,31 @@ pub(super) enum Found {
 }
 
 /// Where TensorRT-LLM answers with its events (`POST`).
-pub(super) const POLL: &str = "/kv_cache_events";
+pub const POLL: &str = "/kv_cache_events";
 
 /// Why no events were found.
-#[derive(Debug)]
-pub(super) struct Silent {
-    pub(super) kind: Kind,
-    pub(super) why: String,
+#[derive(Clone, Debug)]
+pub struct Silent {
+    /// What engine it seems to be.
+    pub kind: Kind,
+    /// Why.
+    pub why: String,
     /// As in [`Found::Streams`]; 0: it doesn't say.
-    pub(super) said: u32,
+    pub said: u32,
 }
 
-/// The endpoints of each of so many `ranks`, as the engine names them.
-pub(super) async fn find(ask: &Ask, ranks: u16) -> Result<Found, Silent> {
+/// Asks an engine for its events.
+///
+/// # Errors
+/// Where it doesn't say of any, or can't be asked.
+pub async fn find(ask: &Ask) -> Result<Found, Silent> {
     const VLLM: &str = "/kv_event_sources";
     let silent = |kind, why: String| Silent { kind, why, said: 0 };
     match ask.get(VLLM).await {
         Ok((200, body)) => {
             let sources = parse_kv_sources(&body, ask.host());
             let sources = sources.map_err(|error| silent(Kind::Vllm, error.to_string()))?;
-            return choose(Kind::Vllm, sources, 0, ranks);
+            return over_tcp(Kind::Vllm, sources, 0);
         }
         Ok((404 | 405, _)) => {}
         Ok((status, _)) => return Err(silent(Kind::Vllm, format!("{VLLM} answers {status}"))),
@@ -59,7 +59,7 @@ pub(super) async fn find(ask: &Ask, ranks: u16) -> Result<Found, Silent> {
         let Ok((200, body)) = ask.get(path).await else { continue };
         match parse_server_info(&body, ask.host()) {
             Ok(info) if info.is_sglang => {
-                return choose(Kind::Sglang, info.sources, info.dp_size.unwrap_or(0), ranks);
+                return over_tcp(Kind::Sglang, info.sources, info.dp_size.unwrap_or(0));
             }
             // A page of that name of another engine.
             Ok(_) => {}
@@ -73,26 +73,24 @@ pub(super) async fn find(ask: &Ask, ranks: u16) -> Result<Found, Silent> {
     Err(silent(Kind::Vllm, why))
 }
 
-/// Of each configured rank the endpoint that can be followed.
-fn choose(kind: Kind, sources: Vec<KvSource>, said: u32, ranks: u16) -> Result<Found, Silent> {
-    let mut found = vec![None; usize::from(ranks)];
-    let mut why = "it publishes no events over ZMQ";
+/// The sources that may be followed: other transports would let a worker name sockets of our own host.
+fn over_tcp(kind: Kind, sources: Vec<KvSource>, said: u32) -> Result<Found, Silent> {
     let said = sources.iter().map(|s| s.rank.saturating_add(1)).fold(said, u32::max);
-    for source in sources {
-        let Some(place) = usize::try_from(source.rank).ok().and_then(|r| found.get_mut(r)) else {
-            continue;
-        };
-        // Other transports would let a worker name sockets of our own host.
-        if source.endpoint.starts_with("tcp://") {
-            let replay = source.replay_endpoint.filter(|e| e.starts_with("tcp://"));
-            *place = Some(Source { events: source.endpoint, replay });
-        } else {
-            why = "it publishes its events over something else than tcp";
-        }
-    }
-    if found.iter().any(Option::is_some) {
-        Ok(Found::Streams { ranks: found, said })
-    } else {
+    let why = match sources.is_empty() {
+        true => "it publishes no events over ZMQ",
+        false => "it publishes its events over something else than tcp",
+    };
+    let is_tcp = |endpoint: &str| endpoint.starts_with("tcp://");
+    let sources = sources.into_iter().filter(|source| is_tcp(&source.endpoint));
+    let sources: Vec<_> = sources
+        .map(|mut source| {
+            source.replay_endpoint = source.replay_endpoint.filter(|replay| is_tcp(replay));
+            source
+        })
+        .collect();
+    if sources.is_empty() {
         Err(Silent { kind, why: why.to_owned(), said })
+    } else {
+        Ok(Found::Streams { kind, sources, said })
     }
 }

@@ -3,9 +3,9 @@
 //! A worker that is not up is probed sooner at first and then at the usual interval, for as long as it
 //! is registered (F32). Each has its own task and time-outs, so a hung one stalls nobody (F34).
 
-use super::ask::Ask;
 use super::poll;
-use super::sources::{self, Found, Source};
+use super::sources::{self, Found};
+use crate::ask::Ask;
 use crate::ingest::{Feed, Ingest};
 use crate::settings::{IndexSource, Settings, Worker};
 use crate::shell::Shell;
@@ -14,7 +14,7 @@ use homing_core::ask::Failure;
 use homing_core::fleet::{FleetChange, FleetError, FleetEvent, Probe, ServedName};
 use homing_core::ids::WorkerId;
 use homing_wire::engine::metrics::Exposition;
-use homing_wire::engine::{endpoint_of, parse_models};
+use homing_wire::engine::{KvSource, endpoint_of, parse_models};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -233,13 +233,17 @@ impl Tend {
     async fn find_events(&mut self) {
         let Some(ingest) = self.ingest.clone() else { return };
         let ranks = self.worker.dp_size.max(1);
-        let found: Vec<Option<Source>> = match &self.worker.kv_events {
-            Some(first) => (0..ranks)
-                .map(|rank| Some(Source { events: endpoint_of(first, rank)?, replay: None }))
-                .collect(),
-            None => match sources::find(&self.ask, ranks).await {
-                Ok(Found::Streams { ranks: found, said }) => {
+        let found = match &self.worker.kv_events {
+            Some(first) => configured(first, ranks),
+            None => match sources::find(&self.ask).await {
+                Ok(Found::Streams { kind, sources, said }) => {
                     self.tell_about_ranks(ranks, said);
+                    let found = by_rank(sources, ranks);
+                    if found.iter().all(Option::is_none) {
+                        let why =
+                            "it publishes events of none of the ranks that it is known to have";
+                        return ingest.without_events(&self.worker.id, kind, why);
+                    }
                     found
                 }
                 Ok(Found::Polled) => return self.poll(&ingest, ranks),
@@ -261,13 +265,15 @@ impl Tend {
             tracing::warn!(worker, why, "of some of the worker's ranks no events can be followed");
         }
         for (rank, source) in (0..ranks).zip(found) {
-            let Some(Source { events: endpoint, replay }) = source else { continue };
+            let Some(KvSource { endpoint, listens, replay_endpoint, .. }) = source else {
+                continue;
+            };
             let replay = match &self.worker.kv_replay {
                 Some(first) => endpoint_of(first, rank),
-                None => replay,
+                None => replay_endpoint,
             };
             let worker = self.worker.id.clone();
-            ingest.subscribe(Feed { worker, rank, ranks, endpoint, replay });
+            ingest.subscribe(Feed { worker, rank, ranks, endpoint, listens, replay });
         }
     }
 
@@ -305,4 +311,29 @@ impl Tend {
                 .to_owned(),
         }
     }
+}
+
+/// The sources of a worker's ranks, where the file says the first one's.
+fn configured(first: &str, ranks: u16) -> Vec<Option<KvSource>> {
+    let source = |rank| {
+        Some(KvSource {
+            rank: u32::from(rank),
+            endpoint: endpoint_of(first, rank)?,
+            listens: true,
+            replay_endpoint: None,
+            topic: String::new(),
+        })
+    };
+    (0..ranks).map(source).collect()
+}
+
+/// Those that an engine names, of the ranks that it is known to have.
+fn by_rank(sources: Vec<KvSource>, ranks: u16) -> Vec<Option<KvSource>> {
+    let mut found = vec![None; usize::from(ranks)];
+    for source in sources {
+        if let Some(place) = usize::try_from(source.rank).ok().and_then(|r| found.get_mut(r)) {
+            *place = Some(source);
+        }
+    }
+    found
 }

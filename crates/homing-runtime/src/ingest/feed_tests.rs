@@ -75,7 +75,14 @@ fn here<'a>(shell: &'a Shell, book: &'a FeedBook) -> Here<'a> {
 }
 
 fn stream(rank: u16, ranks: u16) -> Stream {
-    let feed = Feed { worker: W.into(), rank, ranks, endpoint: String::new(), replay: None };
+    let feed = Feed {
+        worker: W.into(),
+        rank,
+        ranks,
+        endpoint: String::new(),
+        listens: true,
+        replay: None,
+    };
     Stream::new(&feed, Instant::now())
 }
 

@@ -3,7 +3,9 @@
 //! A context of libzmq has 1023 sockets, and a feed takes three (one is inside its monitor), four while it
 //! asks: a full context is left to its sockets, with whose last it ends, and another one begun.
 
+use homing_wire::engine::is_wildcard;
 use homing_wire::frames::build_request;
+use std::time::Duration;
 
 /// The longest message taken, in bytes; libzmq drops the connection of a longer one.
 pub(super) const MAX_MESSAGE: i64 = 16 << 20;
@@ -14,6 +16,10 @@ pub(super) const MAX_MESSAGE: i64 = 16 << 20;
 pub(super) const HIGH_WATER: i32 = 64;
 /// A dead peer is noticed after three of these, in milliseconds.
 const HEARTBEAT_MS: i32 = 5_000;
+
+/// How often a port is tried that is in use still: closing a socket takes libzmq a moment.
+const BIND_TRIES: u32 = 10;
+const BIND_PAUSE: Duration = Duration::from_millis(20);
 
 /// A feed's.
 pub(super) struct Sockets {
@@ -33,11 +39,20 @@ impl Links {
         Self { context: zmq::Context::new(), opened: 0 }
     }
 
-    /// Listens to everything that is published there.
+    /// Listens to everything that is published there, or by whoever connects there.
     pub(super) fn events(&mut self, endpoint: &str) -> zmq::Result<Sockets> {
-        self.opened += 1;
-        let serial = self.opened;
-        self.in_context(|context| connect(context, endpoint, serial))
+        let mut tries = 0;
+        loop {
+            self.opened += 1;
+            let serial = self.opened;
+            match self.in_context(|context| open(context, endpoint, serial)) {
+                Err(zmq::Error::EADDRINUSE) if tries < BIND_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(BIND_PAUSE);
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// Asks there for everything from a number on; the replies come from the socket.
@@ -75,7 +90,7 @@ fn limit(socket: &zmq::Socket) -> zmq::Result<()> {
     socket.set_ipv6(true)
 }
 
-fn connect(context: &zmq::Context, endpoint: &str, serial: u64) -> zmq::Result<Sockets> {
+fn open(context: &zmq::Context, endpoint: &str, serial: u64) -> zmq::Result<Sockets> {
     let events = context.socket(zmq::SUB)?;
     limit(&events)?;
     let address = format!("inproc://feed-monitor-{serial}");
@@ -86,6 +101,10 @@ fn connect(context: &zmq::Context, endpoint: &str, serial: u64) -> zmq::Result<S
     monitor.set_linger(0)?;
     monitor.connect(&address)?;
     events.set_subscribe(b"")?;
-    events.connect(endpoint)?;
+    if is_wildcard(endpoint) {
+        events.bind(endpoint)?;
+    } else {
+        events.connect(endpoint)?;
+    }
     Ok(Sockets { events, monitor })
 }

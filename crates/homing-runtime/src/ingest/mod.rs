@@ -32,7 +32,7 @@ pub use book::{FeedBook, FeedStats};
 pub use polled::Polled;
 
 use crate::shell::Shell;
-use homing_wire::engine::Kind;
+use homing_wire::engine::{Kind, is_wildcard};
 use std::sync::Arc;
 use std::time::Instant;
 use wanted::Wanted;
@@ -54,10 +54,35 @@ pub struct Feed {
     pub rank: u16,
     /// How many ranks the worker has, at least 1: events of others are refused.
     pub ranks: u16,
-    /// The ZMQ endpoint.
+    /// The ZMQ endpoint. One with every address of this host (`tcp://*:5557`) is where the engine connects
+    /// to us; any other one is where we connect to it.
     pub endpoint: String,
+    /// Whether the engine surely listens there; else it may be one that connects, as vLLM does to an
+    /// endpoint that names one address.
+    pub listens: bool,
     /// The ZMQ endpoint of the socket that repeats messages, if it has one.
     pub replay: Option<String>,
+}
+
+impl Feed {
+    /// Why it may be that nothing comes, and what to do.
+    fn hint(&self) -> String {
+        if is_wildcard(&self.endpoint) {
+            return "no engine has connected to this endpoint; start it with one that names this host, as in \
+                    \"endpoint\":\"tcp://THIS-HOST:5557\", and see that the port is open"
+                .to_owned();
+        }
+        let port = self.endpoint.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        match port.and_then(|port| port.checked_sub(self.rank)).filter(|_| !self.listens) {
+            Some(first) => format!(
+                "an engine whose own endpoint is {:?} may connect to it instead of listening there: then \
+                 write `kv_events = \"tcp://*:{first}\"` in its [[workers]], or start it with \
+                 \"tcp://*:{first}\" as its endpoint",
+                self.endpoint
+            ),
+            None => "check the endpoint, or give `kv_events` in its [[workers]]".to_owned(),
+        }
+    }
 }
 
 /// The handle of the ingest thread. It ends when the last handle is dropped.

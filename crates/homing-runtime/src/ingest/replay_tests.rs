@@ -25,7 +25,7 @@ impl Engine {
         let now = Instant::now();
         let replay = Some(String::new());
         let endpoint = String::new();
-        let feed = Feed { worker: W.into(), rank: 0, ranks: 1, endpoint, replay };
+        let feed = Feed { worker: W.into(), rank: 0, ranks: 1, endpoint, listens: true, replay };
         world.stream = Stream::new(&feed, now);
         Self { world, now, past: vec![], epoch: 0.0 }
     }

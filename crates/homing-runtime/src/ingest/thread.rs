@@ -7,6 +7,7 @@ use super::links::{Links, Sockets};
 use super::wanted::{Key, Want, Wanted, Wants};
 use super::{Feed, Here};
 use crate::shell::Shell;
+use homing_wire::engine::is_wildcard;
 use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
@@ -170,18 +171,21 @@ impl Open {
     fn open_again(&mut self, here: Here<'_>, links: &mut Links) {
         self.missing = Some(here.now);
         let Feed { worker, rank, endpoint, .. } = &self.want.feed;
-        // An error here would have been one at the first time.
-        if let Ok(sockets) = links.events(endpoint) {
+        // One that listens goes on listening, and its port is its own. An error here would have been one at
+        // the first time.
+        if !is_wildcard(endpoint)
+            && let Ok(sockets) = links.events(endpoint)
+        {
             self.sockets = sockets;
         }
         if !std::mem::replace(&mut self.said, true) {
             self.stream.forget(here);
+            let hint = self.want.feed.hint();
             tracing::warn!(
                 worker,
                 rank,
                 endpoint,
-                "the worker's KV events can't be reached: its cache is unknown until they are; \
-                 check the endpoint, or give `kv_events` in its [[workers]]"
+                "the worker's KV events can't be reached: its cache is unknown until they are; {hint}"
             );
         }
     }
@@ -215,6 +219,9 @@ impl Open {
     }
 }
 
+#[cfg(test)]
+#[path = "listen_tests.rs"]
+mod listen_tests;
 #[cfg(test)]
 #[path = "socket_replay_tests.rs"]
 mod socket_replay_tests;

@@ -43,7 +43,14 @@ impl Publisher {
 
     /// As the feed of one of so many ranks.
     pub(super) fn feed_of(&self, rank: u16, ranks: u16) -> Feed {
-        Feed { worker: W.into(), rank, ranks, endpoint: self.endpoint.clone(), replay: None }
+        Feed {
+            worker: W.into(),
+            rank,
+            ranks,
+            endpoint: self.endpoint.clone(),
+            listens: true,
+            replay: None,
+        }
     }
 
     /// Waits for a subscriber.

@@ -69,7 +69,14 @@ mod tests {
     use super::*;
 
     fn feed(worker: &str, endpoint: &str) -> Feed {
-        Feed { worker: worker.into(), rank: 0, ranks: 1, endpoint: endpoint.into(), replay: None }
+        Feed {
+            worker: worker.into(),
+            rank: 0,
+            ranks: 1,
+            endpoint: endpoint.into(),
+            listens: true,
+            replay: None,
+        }
     }
 
     fn serials(wanted: &Wanted) -> Vec<(String, u64)> {

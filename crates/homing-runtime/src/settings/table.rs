@@ -330,7 +330,9 @@ pub const KEYS: &[Key] = &[
         "Data-parallel ranks behind the URL. 0: learned from the engine, which this version takes \
          as 1 until ranks are learned (step 5)."),
     built("workers.kv_events", NAME, "",
-        "The ZMQ endpoint of its KV events, `tcp://host:port`. Empty: the engine is asked."),
+        "The ZMQ endpoint of its KV events, `tcp://host:port`; or, where the engine connects (vLLM's \
+         endpoint without a wildcard), the port that it connects to, `tcp://*:port`. Empty: the \
+         engine is asked."),
     built("workers.kv_replay", NAME, "",
         "The ZMQ endpoint of its replay socket, `tcp://host:port`, which is asked for events that were \
          lost. Empty: the one that the engine names where it is asked for `kv_events`, if any."),

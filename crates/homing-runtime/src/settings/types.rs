@@ -350,7 +350,8 @@ pub struct Worker {
     /// Data-parallel ranks behind the URL, 1 to 4,096. Default 1, also where the file says 0 (to be
     /// learned from the engine) until ranks are learned.
     pub dp_size: u16,
-    /// The ZMQ endpoint of its KV events; `None`: the engine is asked.
+    /// The ZMQ endpoint of its KV events, where we listen if it is every address of ours; `None`: the
+    /// engine is asked.
     pub kv_events: Option<String>,
     /// The ZMQ endpoint of its replay socket; `None`: what the engine says where it is asked.
     pub kv_replay: Option<String>,

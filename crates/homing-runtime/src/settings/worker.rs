@@ -5,8 +5,10 @@ use super::problem::{Fault, Problem, Problems};
 use super::raw::Group;
 use super::types::{Model, Worker};
 use super::{Origin, Step};
+use homing_wire::engine::is_wildcard;
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// Longest id of a worker, in bytes: it is a header's value and a metric's label.
@@ -127,13 +129,15 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
     let mut workers = Vec::with_capacity(groups.len());
     let mut seen = HashMap::new();
     let mut places = HashMap::new();
+    let mut listening = Vec::new();
     for group in groups {
         // 0 asks for what the engine says; until that is learned, it is one rank.
         let dp_size = group.read::<u16>("workers.dp_size")?.max(1);
-        let mend = "write where the engine publishes, e.g. \"tcp://10.0.0.1:5557\"";
-        let kv_events = endpoint(group, "workers.kv_events", mend, problems)?;
+        let mend = "write where the engine publishes, e.g. \"tcp://10.0.0.1:5557\", or where it \
+                    connects to, e.g. \"tcp://*:5557\"";
+        let kv_events = endpoint(group, "workers.kv_events", true, mend, problems)?;
         let mend = "write where the engine replays, e.g. \"tcp://10.0.0.1:5558\"";
-        let kv_replay = endpoint(group, "workers.kv_replay", mend, problems)?;
+        let kv_replay = endpoint(group, "workers.kv_replay", false, mend, problems)?;
         let labels = group.read("workers.labels")?;
         let Some(url) = url(group, problems)? else { continue };
         let Some(id) = id(group, &url, problems)? else { continue };
@@ -146,6 +150,12 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
             let mend = "name each worker once: its load and its cache are one";
             problems.push(twice(group, "workers.url", &url.to_string(), first, mend));
             continue;
+        }
+        if let Some(ports) = listened(kv_events.as_deref(), dp_size) {
+            if is_listened_twice(group, &ports, &listening, problems) {
+                continue;
+            }
+            listening.push((ports, &group.name));
         }
         workers.push(Worker { id, url, dp_size, kv_events, kv_replay, labels });
     }
@@ -203,10 +213,12 @@ fn id(group: &Group, url: &WorkerUrl, problems: &mut Problems) -> Result<Option<
     Ok(Some(id))
 }
 
-/// A ZMQ endpoint that can be connected to; `None` where none is given.
+/// A ZMQ endpoint over TCP; `None` where none is given. `may_listen`: it may be every address of this host,
+/// where we are connected to.
 fn endpoint(
     group: &Group,
     path: &'static str,
+    may_listen: bool,
     mend: &str,
     problems: &mut Problems,
 ) -> Result<Option<String>, Problem> {
@@ -217,7 +229,9 @@ fn endpoint(
     let address = endpoint.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
     let fits = address.is_some_and(|(host, port)| {
         !host.is_empty()
-            && host != "*"
+            && (may_listen || !is_wildcard(&endpoint))
+            // libzmq takes an IPv6 address by its brackets.
+            && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'))
             && !host.contains(['/', ' '])
             && port.parse::<u16>().is_ok_and(|port| port != 0)
     });
@@ -226,6 +240,32 @@ fn endpoint(
         return Ok(None);
     }
     Ok(Some(endpoint))
+}
+
+/// The ports on which we listen for the events of a worker: one a rank. `None`: it listens itself.
+fn listened(kv_events: Option<&str>, dp_size: u16) -> Option<RangeInclusive<u32>> {
+    let (_, port) = kv_events.filter(|endpoint| is_wildcard(endpoint))?.rsplit_once(':')?;
+    let first: u32 = port.parse().ok()?;
+    Some(first..=first + u32::from(dp_size) - 1)
+}
+
+/// Whether those ports are another worker's: who connects to them does not say who it is.
+fn is_listened_twice(
+    group: &Group,
+    ports: &RangeInclusive<u32>,
+    taken: &[(RangeInclusive<u32>, &str)],
+    problems: &mut Problems,
+) -> bool {
+    let overlap =
+        |other: &RangeInclusive<u32>| ports.start() <= other.end() && other.start() <= ports.end();
+    let Some((_, first)) = taken.iter().find(|(other, _)| overlap(other)) else { return false };
+    let what = format!("listens on a port of `{first}`");
+    let mend = "give each worker ports of its own, one a rank from the one that is written on: engines \
+                that connect to one port can't be told apart";
+    let mut problem = invalid(group, "workers.kv_events", &what, mend);
+    problem.fault = Fault::Conflict;
+    problems.push(problem);
+    true
 }
 
 fn missing(group: &Group, path: &str, mend: &str) -> Problem {

@@ -76,7 +76,8 @@ fn workers_and_models_are_checked_one_by_one() {
             "[[workers]]\nurl = \"http://h:1\"\ndp_size = 4097",
             "`workers[0].dp_size` = 4097 is not a whole number from 0 to 4096",
         ),
-        ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"tcp://*:5557\"", "is not an endpoint"),
+        ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"tcp://*:0\"", "is not an endpoint"),
+        ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"tcp://:::5557\"", "is not an endpoint"),
         ("[[workers]]\nurl = \"http://h:1\"\nkv_events = \"h:5557\"", "is not an endpoint"),
         (
             "[[workers]]\nurl = \"http://h:1\"\nkv_replay = \"tcp://*:5558\"",
@@ -117,6 +118,34 @@ fn ranks_are_counted_and_none_given_is_one() {
         ("dp_size = 4096", 4096),
     ] {
         assert_eq!(ranks(line), expected, "{line}");
+    }
+}
+
+#[test]
+fn two_workers_on_one_port_that_engines_connect_to_are_refused() {
+    let two = |a: &str, b: &str| {
+        format!(
+            "[[workers]]\nurl = \"http://a:1\"\nkv_events = {a}\n\
+             [[workers]]\nurl = \"http://b:1\"\nkv_events = {b}\n"
+        )
+    };
+    for (a, b) in [
+        ("\"tcp://*:5557\"", "\"tcp://*:5557\""),
+        ("\"tcp://0.0.0.0:5557\"", "\"tcp://[::]:5557\""),
+        // Rank N listens N ports above the first.
+        ("\"tcp://*:5557\"\ndp_size = 4", "\"tcp://*:5560\""),
+        ("\"tcp://*:5557\"", "\"tcp://*:5555\"\ndp_size = 3"),
+    ] {
+        let text = problem(&two(a, b));
+        assert!(text.contains("listens on a port of `workers[0]`; give each worker"), "{text}");
+    }
+    for (a, b) in [
+        ("\"tcp://*:5557\"\ndp_size = 4", "\"tcp://*:5561\""),
+        ("\"tcp://h:5557\"", "\"tcp://h:5557\""),
+        ("\"tcp://*:5557\"", "\"tcp://h:5557\""),
+    ] {
+        let settings = load(&two(a, b));
+        assert_eq!(settings.workers.len(), 2);
     }
 }
 

@@ -13,7 +13,7 @@ mod sources;
 pub use kind::Kind;
 pub use quantile::Histogram;
 pub use server_info::{ServerInfo, parse_server_info};
-pub use sources::{KvSource, endpoint_of, parse_kv_sources, reachable_endpoint};
+pub use sources::{KvSource, endpoint_of, is_wildcard, parse_kv_sources, reachable_endpoint};
 
 use serde::Deserialize;
 
@@ -58,6 +58,8 @@ pub struct ServedModel {
     pub parent: Option<String>,
     /// The longest prompt and answer together, in tokens.
     pub max_model_len: Option<u64>,
+    /// Who made it, which tells engines apart ([`Kind::from_owner`]).
+    pub owner: Option<String>,
 }
 
 /// Reads `/v1/models`.
@@ -75,14 +77,15 @@ pub fn parse_models(body: &[u8]) -> Result<Vec<ServedModel>, EngineError> {
         root: Option<String>,
         parent: Option<String>,
         max_model_len: Option<u64>,
+        owned_by: Option<String>,
     }
     const PATH: &str = "/v1/models";
     let models: Models = read(PATH, body)?;
     bounded(PATH, models.data.len(), MAX_MODELS)?;
     let served = models.data.into_iter().filter_map(|model| {
-        let Model { id, root, parent, max_model_len } = model;
+        let Model { id, root, parent, max_model_len, owned_by: owner } = model;
         let id = id.filter(|id| (1..=MAX_MODEL_NAME).contains(&id.len()))?;
-        Some(ServedModel { id, root, parent, max_model_len })
+        Some(ServedModel { id, root, parent, max_model_len, owner })
     });
     Ok(served.collect())
 }

@@ -67,8 +67,9 @@ pub fn reachable_endpoint(endpoint: &str, host: &str) -> String {
     }
 }
 
-/// Whether it is every address of whoever listens there.
-pub(super) fn is_wildcard(endpoint: &str) -> bool {
+/// Whether it is every address of whoever listens there, so that nobody else can connect to it as it is.
+#[must_use]
+pub fn is_wildcard(endpoint: &str) -> bool {
     let split = endpoint.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
     split.is_some_and(|(host, _)| is_every_host(host))
 }

@@ -25,6 +25,7 @@ fn models_of_a_real_engine() {
         root: Some("/home/dev/tinymodel".into()),
         parent: None,
         max_model_len: Some(2048),
+        owner: Some("vllm".into()),
     };
     assert_eq!(parse_models(answer("/v1/models").as_bytes()), Ok(vec![expected]));
 }

@@ -1,4 +1,4 @@
-//! Asking a worker about itself, bounded in time and size. Apart from what is asked and why.
+//! Asking a worker (or a router) about itself, bounded in time and size. Apart from what is asked and why.
 
 use crate::settings::WorkerUrl;
 use crate::upstream::Upstream;
@@ -12,41 +12,58 @@ const MAX_ANSWER: usize = 8 << 20;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
-    pub(super) upstream: Upstream,
-    pub(super) url: WorkerUrl,
+pub struct Ask {
+    /// The connections.
+    pub upstream: Upstream,
+    /// Who is asked.
+    pub url: WorkerUrl,
     /// For a whole answer.
-    pub(super) timeout: Duration,
+    pub timeout: Duration,
 }
 
 impl Ask {
     /// The worker's host, an IPv6 address in its brackets.
-    pub(super) fn host(&self) -> &str {
+    #[must_use]
+    pub fn host(&self) -> &str {
         let authority = self.url.authority();
         authority.rsplit_once(':').map_or(authority, |(host, _)| host)
     }
 
-    /// The status and body of what is at `path` behind the worker's base path.
-    pub(super) async fn get(&self, path: &str) -> Result<(u16, Bytes), Failure> {
-        self.send(http::Method::GET, path, MAX_ANSWER).await
+    /// The status and body of what is at `path` behind the base path.
+    ///
+    /// # Errors
+    /// Where there is no whole answer in time, or one of more than 8 MiB.
+    pub async fn get(&self, path: &str) -> Result<(u16, Bytes), Failure> {
+        self.send(http::Method::GET, path, Bytes::new(), MAX_ANSWER).await
     }
 
-    /// Likewise, of at most so many bytes.
-    pub(super) async fn post(&self, path: &str, most: usize) -> Result<(u16, Bytes), Failure> {
-        self.send(http::Method::POST, path, most).await
+    /// Likewise by POST of JSON, or of nothing; the answer may have so many bytes.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn post(
+        &self,
+        path: &str,
+        body: Bytes,
+        most: usize,
+    ) -> Result<(u16, Bytes), Failure> {
+        self.send(http::Method::POST, path, body, most).await
     }
 
     async fn send(
         &self,
         method: http::Method,
         path: &str,
+        body: Bytes,
         most: usize,
     ) -> Result<(u16, Bytes), Failure> {
         let uri = format!("{}{path}", self.url);
-        let request = http::Request::builder()
-            .method(method)
-            .uri(uri)
-            .body(Full::new(Bytes::new()))
+        let mut request = http::Request::builder().method(method).uri(uri);
+        if !body.is_empty() {
+            request = request.header(http::header::CONTENT_TYPE, "application/json");
+        }
+        let request = request
+            .body(Full::new(body))
             // The URL was validated; a health path that makes it none is an unreachable worker.
             .map_err(|_| Failure::Unreachable)?;
         let answer = async {
