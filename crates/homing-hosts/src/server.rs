@@ -122,7 +122,7 @@ impl Server {
         let pool = ComputePool::start(cores).map_err(|e| system("threads")(e.to_string()))?;
         try_templates(&prompts, &pool, shell.now()).await?;
         let ingest = match settings.index.source {
-            IndexSource::Off => None,
+            IndexSource::Off | IndexSource::Approximate => None,
             IndexSource::Auto | IndexSource::Events => {
                 Some(Ingest::start(shell.clone()).map_err(|e| system("threads")(e.to_string()))?)
             }

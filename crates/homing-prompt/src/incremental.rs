@@ -145,6 +145,7 @@ impl Blocks {
             tokens: u32::try_from(self.tokens).unwrap_or(u32::MAX),
             block_size: u32::try_from(self.block_size).unwrap_or(u32::MAX),
             chain: self.chain.into(),
+            space: self.space,
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::shell::Shell;
 use homing_core::affinity::MoveReason;
 use homing_core::affinity::Outcome;
 use homing_core::ask::Failure;
+use homing_core::core::WorkerView;
 use homing_core::fleet::State;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
@@ -65,6 +66,13 @@ fn quick() -> Histogram {
         1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 1.0,
     ])
 }
+
+/// What is known of a worker's cache besides its blocks in device memory.
+const TIERS: [(&str, &str); 3] = [
+    ("index_host_blocks", "Blocks of a worker's host memory in the index"),
+    ("index_disk_blocks", "Blocks of a worker's disk, or of a store it shares, in the index"),
+    ("index_text_chunks", "Chunks of text that a worker was sent and is thought to have cached"),
+];
 
 const WRITTEN: &str = "written";
 const FAILED: &str = "failed";
@@ -327,7 +335,7 @@ impl Collector for Watcher {
 
         let workers = shell.core().workers();
         let labels: Vec<_> = workers.iter().map(|w| [("worker", &*w.info.spec.name)]).collect();
-        let each = |f: &dyn Fn(&homing_core::core::WorkerView) -> u64| -> Vec<Series<'_>> {
+        let each = |f: &dyn Fn(&WorkerView) -> u64| -> Vec<Series<'_>> {
             labels.iter().zip(&workers).map(|(l, w)| (&l[..], f(w))).collect()
         };
         let up = each(&|w| u64::from(w.state == State::Ready));
@@ -337,6 +345,16 @@ impl Collector for Watcher {
         family(&mut e, "worker_active_requests", help, gauge, active)?;
         let blocks = each(&|w| w.cached_blocks as u64);
         family(&mut e, "index_blocks", "Blocks of a worker's cache in the index", gauge, blocks)?;
+        let tiers: [fn(&WorkerView) -> usize; 3] =
+            [|w| w.host_blocks, |w| w.disk_blocks, |w| w.cached_chunks];
+        for ((name, help), of) in TIERS.into_iter().zip(tiers) {
+            family(&mut e, name, help, gauge, each(&|w| of(w) as u64))?;
+        }
+        let index = shell.core().index_use();
+        let help = "Bytes that the index of all models takes";
+        family(&mut e, "index_bytes", help, gauge, one(index.bytes as u64))?;
+        let help = "Blocks dropped from the index to stay within index.memory";
+        family(&mut e, "index_dropped_blocks", help, counter, one(index.dropped))?;
 
         let book = self.feeds.stats();
         let kinds: Vec<_> = book

@@ -298,9 +298,11 @@ fn core_settings(s: &Settings) -> CoreSettings {
             Policy::RoundRobin => PolicyKind::RoundRobin,
             Policy::Random => PolicyKind::Random,
         },
+        index_memory: s.index.memory,
         retry_attempts: s.retry.attempts,
         health_failures: s.health.failures,
         health_successes: s.health.successes,
+        ..CoreSettings::default()
     }
 }
 

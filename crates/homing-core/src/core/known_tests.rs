@@ -33,7 +33,10 @@ fn core(settings: CoreSettings, sources: &[CacheSource]) -> (SelectionCore, Vec<
 
 const TOKENS: u32 = TEXT_BLOCK * 10 + 1;
 
-/// The same prompt in tokens and as text: ten chunks, forty blocks of sixteen.
+/// Blocks of sixteen in ten chunks.
+const BLOCKS: u32 = TEXT_BLOCK * 10 / 16;
+
+/// The same prompt in tokens and as text: ten chunks.
 fn tokens(seed: u32) -> Prompt {
     let tokens: Vec<u32> = (0..TOKENS).map(|i| seed * 10_000 + i).collect();
     Prompt::from_tokens(&tokens, 16, HashSpace::default())
@@ -114,10 +117,10 @@ fn each_source_speaks_for_its_workers() {
     let of = |prompt: Option<Prompt>, text| {
         [0, 1, 2].map(|i| overlap(&core, prompt.clone(), Prompt::clone(&text), ids[i]))
     };
-    assert_eq!(of(Some(tokens(1)), text(1)), [40, 40, 0]);
+    assert_eq!(of(Some(tokens(1)), text(1)), [BLOCKS, BLOCKS, 0]);
     assert_eq!(of(None, text(1)), [10, 10, 0], "and a request without tokens by its text");
-    assert_eq!(of(Some(tokens(1)), Prompt::default()), [40, 0, 0]);
-    assert_eq!(of(Some(tokens(2)), text(1)), [0, 40, 0], "events know better");
+    assert_eq!(of(Some(tokens(1)), Prompt::default()), [BLOCKS, 0, 0]);
+    assert_eq!(of(Some(tokens(2)), text(1)), [0, BLOCKS, 0], "events know better");
     core.check();
 }
 
@@ -129,7 +132,7 @@ fn a_burst_of_siblings_finds_its_elder() {
         // Tells the block size.
         hear(&core, ids[1], 9);
         let prompt = || exact.then(|| tokens(1));
-        let depth = if exact { 40 } else { 10 };
+        let depth = if exact { BLOCKS } else { 10 };
         send(&core, at(0), ask(&core, prompt(), text(1)), "w0", false);
         assert_eq!(overlap(&core, prompt(), text(1), ids[0]), depth, "exact: {exact}");
         assert_eq!(core.poll_timeout(), Some(at(5)));

@@ -37,6 +37,10 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
         "active_prefill_tokens": w.part.load.prefill_tokens,
         "active_blocks": w.part.load.blocks,
         "cached_blocks": w.cached_blocks,
+        "host_blocks": w.host_blocks,
+        "disk_blocks": w.disk_blocks,
+        // Of what it was sent, in text, where nothing else tells.
+        "cached_chunks": w.cached_chunks,
         "bindings": w.part.bindings,
         "index": admin.fleet.index_state(&spec.name),
         "incarnation": w.info.id.0,

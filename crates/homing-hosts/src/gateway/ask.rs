@@ -10,9 +10,10 @@ use super::{Gateway, infer, prompt};
 use bytes::Bytes;
 use homing_core::affinity::Outcome;
 use homing_core::ask::Ask;
-use homing_wire::request::{ChatView, CommonView, CompletionView, Opening, RequestError};
+use homing_wire::request::{
+    ChatView, CommonView, CompletionView, Opening, RequestError, TEXT_PARTS,
+};
 use http::HeaderMap;
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
 /// Everything that the core must know of the request; and whether it wants a stream.
@@ -73,7 +74,7 @@ struct View<'a> {
     /// The engine is to cut its prompt.
     cut: bool,
     /// What the prompt is made of, in the engine's order: slices of the body.
-    parts: SmallVec<[&'a [u8]; 5]>,
+    parts: [&'a [u8]; TEXT_PARTS],
 }
 
 fn view<'a>(
@@ -87,13 +88,13 @@ fn view<'a>(
             let view = ChatView::parse(body, paths)?;
             let opening = Some(view.opening());
             let cut = view.template.truncate_prompt_tokens.is_some();
-            let parts = view.text_parts().collect();
+            let parts = view.text_parts();
             View { common: view.common, opening, cut, parts }
         }
         Endpoint::Completions => {
             let view = CompletionView::parse(body, paths)?;
             let cut = view.truncate_prompt_tokens.is_some();
-            let parts = view.text_parts().collect();
+            let parts = view.text_parts();
             View { common: view.common, opening: None, cut, parts }
         }
     })

@@ -68,6 +68,8 @@ impl Gateway {
                     "dp_rank": c.rank.0,
                     "cost": cost,
                     "overlap_blocks": c.overlap,
+                    "host_blocks": c.host,
+                    "disk_blocks": c.disk,
                     "active_requests": c.load.active_requests,
                     "active_prefill_tokens": c.load.prefill_tokens,
                     "active_blocks": c.load.blocks,

@@ -12,7 +12,7 @@ mod tend;
 
 use crate::ingest::Ingest;
 use crate::lifecycle::Lifecycle;
-use crate::settings::{Settings, Worker};
+use crate::settings::{IndexSource, Settings, Worker};
 use crate::shell::Shell;
 use crate::upstream::Upstream;
 use discovery::{Change, Changes};
@@ -137,10 +137,18 @@ impl Fleet {
         }
     }
 
-    /// How a worker's cache is known: `events`, `connecting`, `none` or `off`.
+    /// How a worker's cache is known: by its `events`, which may be `connecting` still, or `uncertain`; by what
+    /// was sent to it (`approximate`); or not (`none`, `off`).
     #[must_use]
     pub fn index_state(&self, name: &str) -> &'static str {
-        self.ingest.as_ref().map_or("off", |i| i.state(name))
+        let events = self.ingest.as_ref().map(|ingest| ingest.state(name));
+        match (self.settings.index.source, events) {
+            (IndexSource::Off, _) => "off",
+            (IndexSource::Approximate, _) | (IndexSource::Auto, None | Some("none")) => {
+                "approximate"
+            }
+            (IndexSource::Auto | IndexSource::Events, state) => state.unwrap_or("none"),
+        }
     }
 }
 

@@ -11,7 +11,9 @@ use crate::settings::{IndexSource, Settings, Worker};
 use crate::shell::Shell;
 use crate::upstream::Upstream;
 use homing_core::ask::Failure;
-use homing_core::fleet::{FleetChange, FleetError, FleetEvent, Probe, ServedName};
+use homing_core::fleet::{
+    Cache, CacheSource, FleetChange, FleetError, FleetEvent, Probe, ServedName,
+};
 use homing_core::ids::WorkerId;
 use homing_wire::engine::metrics::Exposition;
 use homing_wire::engine::{KvSource, endpoint_of, parse_models};
@@ -157,7 +159,8 @@ impl Tend {
             }
             _ => {}
         }
-        if let Some(at) = self.start_time().await {
+        let (started, capacity) = self.figures().await;
+        if let Some(at) = started {
             // An error: that life has ended meanwhile, and the next probe is of the one after it.
             let _ = self.change(FleetChange::Started(id, at));
         }
@@ -196,13 +199,19 @@ impl Tend {
             }
         }
         self.asked = Some((id, 0));
-        self.find_events().await;
-        true
+        let source = match (self.find_events().await, self.settings.index.source) {
+            (true, _) => CacheSource::Events,
+            (false, IndexSource::Auto | IndexSource::Approximate) => CacheSource::Routed,
+            (false, IndexSource::Events | IndexSource::Off) => CacheSource::Nothing,
+        };
+        self.change(FleetChange::Cache(id, Cache { source, capacity })).is_ok()
     }
 
     /// Without a tokenizer here prompts can't become blocks: said once a worker.
     fn tell_about_tokenizers<'a>(&mut self, models: impl Iterator<Item = &'a str>) {
-        if self.settings.index.source == IndexSource::Off || !self.told.is_empty() {
+        let source = self.settings.index.source;
+        let wanted = matches!(source, IndexSource::Auto | IndexSource::Events);
+        if !wanted || !self.told.is_empty() {
             return;
         }
         for model in models {
@@ -213,25 +222,29 @@ impl Tend {
                 tracing::warn!(
                     worker = self.worker.id,
                     model,
-                    "no tokenizer is configured for this model: routing by load and session; give \
-                     `[[models]]` with its name and `tokenizer` to route by cache"
+                    "no tokenizer is configured for this model: what is cached is guessed from the \
+                     text of prompts (index.source = \"auto\"); give `[[models]]` with its name and \
+                     `tokenizer` to know it exactly from the engine's KV events"
                 );
                 return;
             }
         }
     }
 
-    /// When its process began, in Unix milliseconds.
-    async fn start_time(&self) -> Option<u64> {
-        let (200, body) = self.ask.get("/metrics").await.ok()? else { return None };
-        let at = Exposition::parse(std::str::from_utf8(&body).ok()?).process_start_time();
+    /// When its process began, in Unix milliseconds; and tokens that one rank's cache has room for.
+    async fn figures(&self) -> (Option<u64>, Option<u64>) {
+        let Ok((200, body)) = self.ask.get("/metrics").await else { return (None, None) };
+        let Ok(text) = std::str::from_utf8(&body) else { return (None, None) };
+        let figures = Exposition::parse(text);
         // Not a number is no time; anything else is one, if need be the first or the last there is.
-        at.filter(|at| at.is_finite()).map(|at| (at * 1e3) as u64)
+        let at = figures.process_start_time().filter(|at| at.is_finite());
+        (at.map(|at| (at * 1e3) as u64), figures.cache_tokens())
     }
 
-    /// Finds the events of each of the worker's ranks, unless their feeds are known already.
-    async fn find_events(&mut self) {
-        let Some(ingest) = self.ingest.clone() else { return };
+    /// Finds the events of each of the worker's ranks, unless their feeds are known already. False: it has
+    /// none.
+    async fn find_events(&mut self) -> bool {
+        let Some(ingest) = self.ingest.clone() else { return false };
         let ranks = self.worker.dp_size.max(1);
         let found = match &self.worker.kv_events {
             Some(first) => configured(first, ranks),
@@ -242,14 +255,19 @@ impl Tend {
                     if found.iter().all(Option::is_none) {
                         let why =
                             "it publishes events of none of the ranks that it is known to have";
-                        return ingest.without_events(&self.worker.id, kind, why);
+                        ingest.without_events(&self.worker.id, kind, why);
+                        return false;
                     }
                     found
                 }
-                Ok(Found::Polled) => return self.poll(&ingest, ranks),
+                Ok(Found::Polled) => {
+                    self.poll(&ingest, ranks);
+                    return true;
+                }
                 Err(silent) => {
                     self.tell_about_ranks(ranks, silent.said);
-                    return ingest.without_events(&self.worker.id, silent.kind, &silent.why);
+                    ingest.without_events(&self.worker.id, silent.kind, &silent.why);
+                    return false;
                 }
             },
         };
@@ -275,6 +293,7 @@ impl Tend {
             let worker = self.worker.id.clone();
             ingest.subscribe(Feed { worker, rank, ranks, endpoint, listens, replay });
         }
+        true
     }
 
     /// Asks for events from now on, for as long as the worker is tended.

@@ -115,7 +115,7 @@ pub(super) fn convert(raw: &Raw, problems: &mut Problems) -> Result<Settings, Pr
         },
         affinity: affinity(top, problems)?,
         routing: Routing { policy: top.read("routing.policy")? },
-        index: Index { source: top.read("index.source")? },
+        index: Index { source: top.read("index.source")?, memory: top.read("index.memory")? },
         log: Log { format: top.read("log.format")?, access: top.read("log.access")? },
         models: worker::models(&raw.models, problems)?,
         workers: worker::workers(&raw.workers, problems)?,

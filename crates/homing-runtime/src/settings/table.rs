@@ -268,12 +268,12 @@ pub const KEYS: &[Key] = &[
         words(Policy::WORDS, &[("latency", Step::Choosing)]),
         "kv", "How a worker is chosen among the eligible ones."),
 
-    built("index.source", words(IndexSource::WORDS, &[("approximate", Step::Knowing)]), "auto",
-        "What fills the index. `auto`: a worker's KV events where it publishes them; else that \
-         worker has no index."),
-    refused("index.memory", Kind::Size { min: 1 << 20, max: 1 << 44 }, "2GiB",
-        (Step::Knowing, "the index holds what the engines' caches hold"),
-        "Memory of the whole index."),
+    built("index.source", words(IndexSource::WORDS, &[]), "auto",
+        "What fills the index. `auto`: a worker's KV events where it publishes them; else what was \
+         sent to it, as text (`approximate`: that for every worker, and no feed is opened)."),
+    built("index.memory", Kind::Size { min: 1 << 20, max: 1 << 44 }, "2GiB",
+        "Memory of the index of all models together; beyond it what nobody asked for of late is \
+         dropped, and counted."),
     Key {
         path: "index.verify",
         kind: words(&["usage", "inject_usage", "off"], &[]),

@@ -143,10 +143,12 @@ words! {
 words! {
     /// What fills the prefix index.
     IndexSource {
-        /// A worker's KV events where it publishes them; else that worker has no index.
+        /// A worker's KV events where it publishes them; else what was sent to it, as text.
         Auto = "auto",
-        /// KV events; a worker that publishes none is reported.
+        /// KV events; a worker that publishes none is reported, and nothing is known of its cache.
         Events = "events",
+        /// What was sent to each worker, as text; no feed is opened.
+        Approximate = "approximate",
         /// Nothing; no feed is opened.
         Off = "off",
     }
@@ -317,6 +319,8 @@ pub struct Routing {
 pub struct Index {
     /// What fills the prefix index. Default auto.
     pub source: IndexSource,
+    /// Bytes that the index of all models may take. Default 2 GiB.
+    pub memory: usize,
 }
 
 /// `[log]`.

@@ -132,6 +132,19 @@ impl<'a> Exposition<'a> {
     }
 }
 
+impl Exposition<'_> {
+    /// Tokens that the KV cache of one rank has room for: vLLM's blocks, SGLang's
+    /// `sglang:max_total_num_tokens`. `None` where the engine doesn't say.
+    #[must_use]
+    pub fn cache_tokens(&self) -> Option<u64> {
+        let blocks = self
+            .cache_config()
+            .and_then(|config| config.num_gpu_blocks?.checked_mul(u64::from(config.block_size)));
+        let tokens = || self.value("sglang:max_total_num_tokens").map(|tokens| tokens as u64);
+        blocks.or_else(tokens).filter(|tokens| *tokens > 0)
+    }
+}
+
 /// Where the quote that was opened before `text` closes.
 fn closing_quote(text: &str) -> Option<usize> {
     let mut escaped = false;

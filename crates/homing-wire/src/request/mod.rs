@@ -192,12 +192,12 @@ impl<'a> ChatView<'a> {
 
     /// What its prompt is made of, as the bytes that the client sent, in the order in which templates put it: the
     /// next turn's begin with these. They stand for the prompt where nobody can tokenize it.
-    pub fn text_parts(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let TemplateFields { chat_template, chat_template_kwargs, documents, tools, .. } =
-            self.template;
-        let first = [chat_template, chat_template_kwargs, documents, tools];
-        let first = first.into_iter().flatten().map(|raw| raw.get().as_bytes());
-        first.chain([open_end(self.messages)])
+    #[must_use]
+    pub fn text_parts(&self) -> [&'a [u8]; TEXT_PARTS] {
+        let of = |raw: Option<&'a RawValue>| raw.map_or(&[][..], |raw| raw.get().as_bytes());
+        let t = &self.template;
+        let messages = open_end(self.messages);
+        [of(t.chat_template), of(t.chat_template_kwargs), of(t.documents), of(t.tools), messages]
     }
 
     /// What of it stays while the conversation grows.
@@ -232,10 +232,14 @@ impl<'a> CompletionView<'a> {
 
     /// What its prompt is made of: see [`ChatView::text_parts`]. Of several prompts it is all of them, since one
     /// worker gets them all.
-    pub fn text_parts(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.prompt.into_iter().map(open_end)
+    #[must_use]
+    pub fn text_parts(&self) -> [&'a [u8]; TEXT_PARTS] {
+        [self.prompt.map_or(&[], open_end), &[], &[], &[], &[]]
     }
 }
+
+/// What a prompt's text is made of, at most; what is absent is empty.
+pub const TEXT_PARTS: usize = 5;
 
 /// A list or a text without its end: what is longer begins with the same bytes.
 fn open_end(raw: &RawValue) -> &[u8] {

@@ -294,6 +294,27 @@ fn recorded_requests(dir: &str) -> Option<(usize, usize, usize)> {
     Some((chats, completions, sessions))
 }
 
+#[test]
+fn the_text_of_a_turn_begins_with_that_of_the_one_before() {
+    let text =
+        |body: &str| ChatView::parse(body.as_bytes(), &usual()).unwrap().text_parts().concat();
+    let one = text(r#"{"model":"m","messages":[{"role":"user","content":"Hi ]"} ],"stream":true}"#);
+    let two = text(
+        r#"{"messages":[{"role":"user","content":"Hi ]"} ,{"role":"assistant","content":"x"}],
+           "temperature":1,"model":"m"}"#,
+    );
+    assert!(two.starts_with(&one) && two.len() > one.len());
+    // What shapes the start of the prompt stands at its start, wherever it is in the body.
+    let tools = text(r#"{"model":"m","messages":[{"role":"user"}],"tools":[{"type":"function"}]}"#);
+    assert_eq!(tools, br#"[{"type":"function"}][{"role":"user"}"#);
+    let completion = |prompt: &str| {
+        let body = format!(r#"{{"model":"m","prompt":{prompt}}}"#);
+        CompletionView::parse(body.as_bytes(), &usual()).unwrap().text_parts().concat()
+    };
+    assert!(completion(r#""Hello you""#).starts_with(&completion(r#""Hello""#)));
+    assert!(completion("[1, 2, 3]").starts_with(&completion("[1, 2]")));
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
