@@ -78,12 +78,14 @@ pub(super) fn is_every_host(host: &str) -> bool {
     matches!(host, "*" | "0.0.0.0" | "::" | "[::]")
 }
 
-/// The endpoint of a host and its port; an IPv6 address gets its brackets.
+/// The endpoint of a host and its port; an IPv6 address gets its brackets. Who is asked at every address of
+/// our own host is on our own host: the endpoint is one to connect to in any case.
 pub(super) fn tcp(host: &str, port: &str) -> String {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    match bare.contains(':') {
-        true => format!("tcp://[{bare}]:{port}"),
-        false => format!("tcp://{bare}:{port}"),
+    match host.trim_start_matches('[').trim_end_matches(']') {
+        "*" | "0.0.0.0" => format!("tcp://127.0.0.1:{port}"),
+        "::" => format!("tcp://[::1]:{port}"),
+        bare if bare.contains(':') => format!("tcp://[{bare}]:{port}"),
+        bare => format!("tcp://{bare}:{port}"),
     }
 }
 
