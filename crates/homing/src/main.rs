@@ -4,6 +4,7 @@
 mod bench;
 mod check;
 mod demo;
+mod doctor;
 mod logging;
 mod mock;
 mod running;
@@ -42,6 +43,8 @@ enum Command {
     Mock(mock::Args),
     /// Measure in-process speeds on this machine
     Bench(bench::Args),
+    /// Look at a router and its engines: what is wrong or missing, and the flag or setting that mends it
+    Doctor(doctor::Args),
     /// Validate a configuration and print it with its defaults and where each value came from
     Check(check::Args),
 }
@@ -53,6 +56,8 @@ enum Failure {
     Usage(String),
     /// Exit code 1.
     Failed(anyhow::Error),
+    /// Exit code 1; why was printed already.
+    Said,
 }
 
 impl From<anyhow::Error> for Failure {
@@ -80,6 +85,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Mock(args) => mock::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Check(args) => check::run(&args),
     };
     match result {
@@ -88,6 +94,7 @@ fn main() -> ExitCode {
             eprintln!("homing: {text}");
             ExitCode::from(2)
         }
+        Err(Failure::Said) => ExitCode::FAILURE,
         Err(Failure::Failed(error)) => {
             eprintln!("homing: {}", causes(&error));
             ExitCode::FAILURE

@@ -3,7 +3,7 @@
 use crate::Failure;
 use anyhow::Context;
 use homing_runtime::settings::{Override, Settings, Sources};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The flags that `serve` and `check` share.
 #[derive(Debug, clap::Args)]
@@ -31,15 +31,6 @@ pub(crate) struct Flags {
 impl Flags {
     /// The validated settings; flag over environment over file over default.
     pub(crate) fn settings(&self) -> Result<Settings, Failure> {
-        let file = match &self.config {
-            None => None,
-            Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("can't read --config {}", path.display()))
-                    .map_err(|e| Failure::Usage(format!("{e:#}")))?;
-                Some((path.clone(), text))
-            }
-        };
         let mut overrides: Vec<Override> =
             self.workers.iter().map(|url| set("workers", url, "--worker")).collect();
         let one = [
@@ -50,13 +41,27 @@ impl Flags {
         ];
         overrides
             .extend(one.into_iter().filter_map(|(key, v, flag)| Some(set(key, v.as_ref()?, flag))));
-        // What is not UTF-8 and not ours is nobody's business here; of ours it is a value that no key takes.
-        let env = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
-        });
-        Settings::load(Sources { file, env, overrides })
-            .map_err(|errors| Failure::Usage(errors.to_string()))
+        load(self.config.as_deref(), overrides)
     }
+}
+
+/// The validated settings of a file, where there is one, of the environment, and of flags.
+pub(crate) fn load(config: Option<&Path>, overrides: Vec<Override>) -> Result<Settings, Failure> {
+    let file = match config {
+        None => None,
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("can't read --config {}", path.display()))
+                .map_err(|e| Failure::Usage(format!("{e:#}")))?;
+            Some((path.to_owned(), text))
+        }
+    };
+    // What is not UTF-8 and not ours is nobody's business here; of ours it is a value that no key takes.
+    let env = std::env::vars_os().filter_map(|(name, value)| {
+        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+    });
+    Settings::load(Sources { file, env, overrides })
+        .map_err(|errors| Failure::Usage(errors.to_string()))
 }
 
 fn set(key: &str, value: &str, flag: &str) -> Override {

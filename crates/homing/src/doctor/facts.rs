@@ -1,0 +1,142 @@
+//! What was found out, before anybody judges it. Plain data: the I/O that fills it is `gather`'s, what it
+//! means is `judge`'s. Where something is `None`, nobody could say.
+
+use homing_wire::engine::Kind;
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    /// The router, where one was to be asked.
+    pub(super) router: Option<Router>,
+    /// Each engine, whether the router knows it or not.
+    pub(super) engines: Vec<Engine>,
+    /// `[[models]]` of the configuration, where one was given.
+    pub(super) models: Option<Vec<Model>>,
+}
+
+/// What a running router says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Router {
+    /// Where its admin API is.
+    pub(super) url: String,
+    /// Why it can't be asked.
+    pub(super) unreachable: Option<String>,
+    /// Why it takes no requests.
+    pub(super) unready: Option<String>,
+    /// `homing_prompts_untokenized_total`.
+    pub(super) untokenized: f64,
+}
+
+/// A worker as the router sees it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Routed {
+    /// `/admin/workers`: the state in one word.
+    pub(super) state: String,
+    /// How its cache is known, in one word.
+    pub(super) index: String,
+    /// How many ranks are known.
+    pub(super) ranks: u32,
+    /// Blocks that are known to be cached.
+    pub(super) cached_blocks: u64,
+    /// Requests that run.
+    pub(super) active_requests: u64,
+    /// `homing_kv_events_total{kind="refused"}`.
+    pub(super) refused: f64,
+    /// `homing_kv_events_total{kind="malformed"}`.
+    pub(super) malformed: f64,
+    /// `homing_kv_event_gaps_lost_total`.
+    pub(super) lost: f64,
+    /// `homing_kv_event_replays_total{outcome="failed"}`.
+    pub(super) failed_replays: f64,
+}
+
+/// What an engine says of itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Engine {
+    /// The router's name for it, or its URL.
+    pub(super) name: String,
+    /// Why it can't be asked.
+    pub(super) unreachable: Option<String>,
+    /// The router's view of it.
+    pub(super) routed: Option<Routed>,
+    /// What it is.
+    pub(super) kind: Option<Kind>,
+    /// The models that it serves, adapters left out.
+    pub(super) models: Vec<String>,
+    /// Where its events are.
+    pub(super) events: Events,
+    /// How many data-parallel ranks it has.
+    pub(super) ranks: Option<u32>,
+    /// Tokens per block.
+    pub(super) block_size: Option<u32>,
+    /// Whether it keeps prefixes for reuse.
+    pub(super) prefix_caching: Option<bool>,
+    /// Whether its answers say how much of a prompt was cached.
+    pub(super) details: Option<bool>,
+    /// Its tokens against ours, a model each.
+    pub(super) tokens: Vec<(String, Tokens)>,
+}
+
+/// Where an engine's events are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Events {
+    /// Nobody could say.
+    #[default]
+    Unknown,
+    /// Published over ZMQ.
+    Streams {
+        /// Whether each of them is repeated somewhere.
+        replayed: bool,
+        /// The endpoint of the first one that may be one that the engine connects to.
+        connects_to: Option<String>,
+    },
+    /// Told to whoever asks (TensorRT-LLM).
+    Polled,
+    /// Not told.
+    Off {
+        /// Why that is thought.
+        why: String,
+    },
+}
+
+/// How an engine's tokens of a conversation compare with ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Tokens {
+    /// They are the same.
+    Same,
+    /// Those of plain text already differ.
+    TextDiffers,
+    /// Those of plain text are the same, those of a conversation differ.
+    ChatDiffers {
+        /// From which token on.
+        at: usize,
+        /// How many are ours.
+        ours: usize,
+        /// How many are the engine's.
+        theirs: usize,
+    },
+    /// It can't be asked, and why.
+    Unknown(String),
+}
+
+/// A model of the configuration.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    /// `models.name`.
+    pub(super) name: String,
+    /// Its place in the file, from 0.
+    pub(super) at: usize,
+    /// The state of its tokenizer.
+    pub(super) tokenizer: Tokenizer,
+}
+
+/// The state of a tokenizer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Tokenizer {
+    /// None is configured.
+    Missing,
+    /// It can't be loaded, and why.
+    Broken(String),
+    /// It is loaded.
+    Loaded,
+}

@@ -1,0 +1,278 @@
+//! The asking: the router's admin API, and each engine directly. It only reads, and costs no engine anything,
+//! but for what `--probe` allows. What can't be had stays unknown; nothing here judges.
+//!
+//! TensorRT-LLM's events are never asked for: who asks takes them away from the router.
+
+use super::facts::{Engine, Events, Facts, Routed, Router};
+use super::tokens::Tokenizers;
+use bytes::Bytes;
+use homing_core::ask::Failure;
+use homing_runtime::ask::Ask;
+use homing_runtime::fleet::sources::{self, Found};
+use homing_runtime::settings::WorkerUrl;
+use homing_runtime::upstream::Upstream;
+use homing_wire::engine::metrics::Exposition;
+use homing_wire::engine::{Kind, parse_models, parse_server_info};
+use homing_wire::usage::parse_usage;
+use serde::Deserialize;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// For an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// For a completion of one token: it may wait behind others.
+const PATIENCE_PROBE: Duration = Duration::from_secs(30);
+/// What an answer to a POST may be.
+const MAX_ANSWER: usize = 8 << 20;
+/// Engines that are asked at a time.
+const AT_ONCE: usize = 32;
+/// A prompt of some hundred tokens, so that it has whole blocks.
+const PROBE: &str = "The quick brown fox jumps over the lazy dog, and home again. ";
+const PROBE_REPEATS: usize = 32;
+
+/// Whom to ask, and how far to go.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// The router's admin API.
+    pub(super) admin: Option<WorkerUrl>,
+    /// Engines beside those that the router names: a name where there is one, and the URL.
+    pub(super) engines: Vec<(Option<String>, WorkerUrl)>,
+    /// Whether completions of one token may be asked for.
+    pub(super) probe: bool,
+}
+
+/// One of `/admin/workers`. Fields that a version doesn't have are as if empty.
+#[derive(Debug, Deserialize)]
+struct Row {
+    id: String,
+    url: String,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    index: String,
+    ranks: Option<u32>,
+    #[serde(default)]
+    cached_blocks: u64,
+    #[serde(default)]
+    active_requests: u64,
+}
+
+/// Asks everybody.
+pub(super) async fn gather(wanted: Wanted, tokenizers: Arc<Tokenizers>) -> Facts {
+    let upstream = Upstream::new(PATIENCE, Duration::ZERO);
+    let ask =
+        |url: &WorkerUrl| Ask { upstream: upstream.clone(), url: url.clone(), timeout: PATIENCE };
+    let mut facts = Facts { models: tokenizers.models(), ..Facts::default() };
+    let mut engines: Vec<(Engine, Option<WorkerUrl>)> = Vec::new();
+    if let Some(admin) = &wanted.admin {
+        let (router, workers) = router(&ask(admin)).await;
+        facts.router = Some(router);
+        for (url, name, routed) in workers {
+            let engine = Engine { name, routed: Some(routed), ..Engine::default() };
+            engines.push((engine, url.parse().ok()));
+        }
+    }
+    for (name, url) in wanted.engines {
+        if !engines.iter().any(|(_, known)| known.as_ref() == Some(&url)) {
+            let name = name.unwrap_or_else(|| url.to_string());
+            engines.push((Engine { name, ..Engine::default() }, Some(url)));
+        }
+    }
+    let mut asked = JoinSet::new();
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    for (n, (mut engine, url)) in engines.into_iter().enumerate() {
+        let Some(url) = url else {
+            engine.unreachable = Some("its URL can't be asked from here".to_owned());
+            asked.spawn(async move { (n, engine) });
+            continue;
+        };
+        let (ask, tokenizers, places) = (ask(&url), tokenizers.clone(), places.clone());
+        asked.spawn(async move {
+            // The semaphore is never closed.
+            let _place = places.acquire().await.ok();
+            look_at(&mut engine, &ask, &tokenizers, wanted.probe).await;
+            (n, engine)
+        });
+    }
+    let engines: BTreeMap<usize, Engine> = asked.join_all().await.into_iter().collect();
+    facts.engines = engines.into_values().collect();
+    facts
+}
+
+fn words(failure: Failure) -> String {
+    match failure {
+        Failure::Refused => "the connection is refused".to_owned(),
+        Failure::Unreachable => "no answer in time".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// The router, and its workers: URL, name and what it says of each.
+async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
+    let mut router = Router { url: ask.url.to_string(), ..Router::default() };
+    let mut workers = match ask.get("/admin/workers").await {
+        Ok((200, body)) => match serde_json::from_slice::<Vec<Row>>(&body) {
+            Ok(rows) => rows,
+            Err(error) => {
+                router.unreachable = Some(format!("/admin/workers is not a router's: {error}"));
+                return (router, Vec::new());
+            }
+        },
+        Ok((status, _)) => {
+            router.unreachable = Some(format!("/admin/workers answers {status}"));
+            return (router, Vec::new());
+        }
+        Err(failure) => {
+            router.unreachable = Some(words(failure));
+            return (router, Vec::new());
+        }
+    };
+    workers.sort_by(|a, b| a.id.cmp(&b.id));
+    if let Ok((503, body)) = ask.get("/ready").await {
+        #[derive(Deserialize)]
+        struct Why {
+            error: Message,
+        }
+        #[derive(Deserialize)]
+        struct Message {
+            message: String,
+        }
+        let why = serde_json::from_slice::<Why>(&body);
+        router.unready =
+            Some(why.map_or_else(|_| "it doesn't say why".to_owned(), |w| w.error.message));
+    }
+    let text = match ask.get("/metrics").await {
+        Ok((200, body)) => String::from_utf8_lossy(&body).into_owned(),
+        _ => String::new(),
+    };
+    let metrics = Exposition::parse(&text);
+    router.untokenized = metrics.sum("homing_prompts_untokenized_total").unwrap_or(0.0);
+    let of = |worker: &str, name: &str, also: Option<(&str, &str)>| -> f64 {
+        let is = |label: (&str, &str), s: &homing_wire::engine::metrics::Sample<'_>| {
+            s.label(label.0).as_deref() == Some(label.1)
+        };
+        let samples = metrics.samples(name);
+        samples
+            .filter(|s| is(("worker", worker), s) && also.is_none_or(|label| is(label, s)))
+            .map(|s| s.value)
+            .sum()
+    };
+    let workers = workers.into_iter().map(|row| {
+        let routed = Routed {
+            refused: of(&row.id, "homing_kv_events_total", Some(("kind", "refused"))),
+            malformed: of(&row.id, "homing_kv_events_total", Some(("kind", "malformed"))),
+            lost: of(&row.id, "homing_kv_event_gaps_lost_total", None),
+            failed_replays: of(
+                &row.id,
+                "homing_kv_event_replays_total",
+                Some(("outcome", "failed")),
+            ),
+            state: row.state,
+            index: row.index,
+            ranks: row.ranks.unwrap_or(1),
+            cached_blocks: row.cached_blocks,
+            active_requests: row.active_requests,
+        };
+        (row.url, row.id, routed)
+    });
+    let workers = workers.collect();
+    (router, workers)
+}
+
+/// Everything that an engine says.
+async fn look_at(engine: &mut Engine, ask: &Ask, tokenizers: &Tokenizers, probe: bool) {
+    let served = match ask.get("/v1/models").await {
+        Ok((200, body)) => parse_models(&body).unwrap_or_default(),
+        Ok((status, _)) => {
+            engine.unreachable = Some(format!("/v1/models answers {status}"));
+            return;
+        }
+        Err(failure) => {
+            engine.unreachable = Some(words(failure));
+            return;
+        }
+    };
+    engine.kind = served.iter().find_map(|model| Kind::from_owner(model.owner.as_deref()?));
+    let own = served.into_iter().filter(|model| model.parent.is_none());
+    engine.models = own.map(|model| model.id).collect();
+    look_at_events(engine, ask).await;
+    look_at_cache(engine, ask).await;
+    for model in engine.models.clone() {
+        if let Some(tokens) = tokenizers.compare(ask, &model).await {
+            engine.tokens.push((model, tokens));
+        }
+    }
+    if let Some(model) = engine.models.first().filter(|_| probe) {
+        let ask = Ask { timeout: PATIENCE_PROBE, ..ask.clone() };
+        engine.details = has_details(&ask, model).await;
+    }
+}
+
+async fn look_at_events(engine: &mut Engine, ask: &Ask) {
+    let (kind, said) = match sources::find(ask).await {
+        Ok(Found::Streams { kind, sources, said }) => {
+            let may_connect = sources.iter().find(|source| !source.listens);
+            engine.events = Events::Streams {
+                replayed: sources.iter().all(|source| source.replay_endpoint.is_some()),
+                connects_to: may_connect.map(|source| source.endpoint.clone()),
+            };
+            (kind, said)
+        }
+        Ok(Found::Polled) => {
+            engine.events = Events::Polled;
+            (Kind::TensorRtLlm, 0)
+        }
+        Err(silent) => {
+            engine.events = Events::Off { why: silent.why };
+            (silent.kind, silent.said)
+        }
+    };
+    engine.ranks = Some(said).filter(|said| *said > 0);
+    engine.kind.get_or_insert(kind);
+}
+
+/// The size of its blocks, and whether it reuses them.
+async fn look_at_cache(engine: &mut Engine, ask: &Ask) {
+    if engine.kind == Some(Kind::Sglang) {
+        if let Ok((200, body)) = ask.get("/server_info").await
+            && let Ok(info) = parse_server_info(&body, ask.host())
+        {
+            (engine.block_size, engine.prefix_caching) = (info.block_size, info.prefix_caching);
+            engine.ranks = engine.ranks.or(info.dp_size);
+        }
+        return;
+    }
+    let Ok((200, body)) = ask.get("/metrics").await else { return };
+    let text = String::from_utf8_lossy(&body);
+    let metrics = Exposition::parse(&text);
+    engine.block_size = metrics.cache_config().map(|config| config.block_size);
+    let mut config = metrics.samples("vllm:cache_config_info");
+    let caching = config.find_map(|sample| sample.label("enable_prefix_caching"));
+    engine.prefix_caching = caching.and_then(|on| match on.as_ref() {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    });
+}
+
+/// Whether usage says what was cached. Engines leave that out where nothing was, so the same prompt is sent
+/// twice if need be, for one token each.
+async fn has_details(ask: &Ask, model: &str) -> Option<bool> {
+    let prompt = PROBE.repeat(PROBE_REPEATS);
+    let body = json!({"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0});
+    let body = Bytes::from(body.to_string());
+    for _ in 0..2 {
+        let (200, answer) = ask.post("/v1/completions", body.clone(), MAX_ANSWER).await.ok()?
+        else {
+            return None;
+        };
+        if parse_usage(&answer)?.cached_tokens.is_some() {
+            return Some(true);
+        }
+    }
+    Some(false)
+}

@@ -1,0 +1,69 @@
+//! The router as a whole.
+
+use crate::doctor::facts::{Facts, Router};
+use crate::doctor::finding::{Finding, Severity};
+
+/// What is asked of it.
+pub(super) const QUESTIONS: [fn(&Facts) -> Option<Finding>; 4] =
+    [unreachable, unready, without_workers, untokenized];
+
+fn reached(facts: &Facts) -> Option<&Router> {
+    facts.router.as_ref().filter(|router| router.unreachable.is_none())
+}
+
+fn finding(severity: Severity, code: &'static str, what: String) -> Finding {
+    let about = "router".to_owned();
+    Finding { severity, code, about, what, why: "", mend: String::new() }
+}
+
+/// Nobody answers at the admin address.
+fn unreachable(facts: &Facts) -> Option<Finding> {
+    let router = facts.router.as_ref()?;
+    let why = router.unreachable.as_ref()?;
+    Some(Finding {
+        why: "without its admin API nothing of what it knows can be looked at",
+        mend: "start `homing serve`, or give `--admin URL` with its [admin] listen; engines alone are \
+               looked at with `--worker URL`"
+            .to_owned(),
+        ..finding(
+            Severity::Broken,
+            "router_unreachable",
+            format!("no router answers at {}: {why}", router.url),
+        )
+    })
+}
+
+fn unready(facts: &Facts) -> Option<Finding> {
+    let why = reached(facts)?.unready.as_ref()?;
+    Some(Finding {
+        why: "it answers requests with 503",
+        mend: "see the findings of its workers below".to_owned(),
+        ..finding(Severity::Broken, "router_unready", format!("it is not ready: {why}"))
+    })
+}
+
+fn without_workers(facts: &Facts) -> Option<Finding> {
+    reached(facts)?;
+    let none = facts.engines.iter().all(|engine| engine.routed.is_none());
+    none.then(|| Finding {
+        why: "there is nobody to route to",
+        mend: "give `--worker URL`, or [[workers]] in the file of --config".to_owned(),
+        ..finding(Severity::Broken, "no_workers", "it has no workers".to_owned())
+    })
+}
+
+/// Prompts that it should have tokenized.
+fn untokenized(facts: &Facts) -> Option<Finding> {
+    let count = reached(facts)?.untokenized;
+    (count > 0.0).then(|| Finding {
+        why: "such a prompt is routed by load and session, whatever is cached",
+        mend: "images and templates of a request's own can't be rendered here; if there are none, the \
+               compute pool is behind: give the router more cores, and see its log at debug level"
+            .to_owned(),
+        ..finding(
+            Severity::Note,
+            "prompts_untokenized",
+            format!("{count} prompts could not be tokenized so far"),
+        )
+    })
+}

@@ -1,0 +1,152 @@
+"""`homing doctor`: what it says of engines and routers, well and not, and how it ends."""
+import json
+import os
+import shutil
+import tempfile
+
+from harness import MODEL, TOKENIZER, Mock, Serve, call, configuration, eventually, run, tokenized
+from scripted_worker import ScriptedWorker, send
+from test_other_engines import TensorRtLlm
+
+
+def doctor(*args):
+    """-> (exit code, the findings by code, the whole JSON)."""
+    code, out, err = run("doctor", "--json", *args)
+    assert out, (code, err)
+    said = json.loads(out)
+    assert all(f["why"] and f["mend"] for f in said["findings"]), said
+    return code, {f["code"]: f for f in said["findings"]}, said
+
+
+def admin(router):
+    return ("--admin", f"http://127.0.0.1:{router.admin}")
+
+
+def has_cached(router, mock):
+    """Sends a prompt, and waits until the router knows blocks of it."""
+    status, _, body = call(mock.port, "POST", "/v1/completions",
+                           {"model": MODEL, "prompt": list(range(400)), "max_tokens": 1})
+    assert status == 200, body
+    eventually(lambda: router.workers()[0]["cached_blocks"] > 0, "blocks known")
+
+
+class Config:
+    """The router's file, as the doctor gets it."""
+
+    def __init__(self, workers, extra):
+        self.file = tempfile.NamedTemporaryFile("w", suffix=".toml")
+        self.file.write(configuration(workers, extra))
+        self.file.flush()
+
+    def __enter__(self):
+        return ("--config", self.file.name)
+
+    def __exit__(self, *_):
+        self.file.close()
+
+
+def test_an_engine_and_a_router_that_are_well():
+    with Mock() as mock, Serve([mock], extra=tokenized()) as router, Config([mock], tokenized()) as config:
+        has_cached(router, mock)
+        code, findings, said = doctor(*config, *admin(router), "--probe")
+        assert (code, findings) == (0, {}), said
+        assert said["engines"] == ["w0"] and said["not_looked_at"] == [], said
+        code, out, _ = run("doctor", *config, *admin(router), "--probe")
+        assert code == 0 and out == "nothing is wrong; looked at the router and 1 engine(s)\n", out
+
+
+def test_a_stock_engine_lacks_what_its_flags_would_give():
+    with Mock("--stock") as mock, Serve([mock]) as router, Config([mock], "") as config:
+        code, findings, said = doctor(*config, *admin(router), "--probe")
+        assert code == 1 and {"events_off", "prompt_tokens_details_off", "tokenizer_missing"} <= set(findings), said
+        assert "--kv-events-config '{\"enable_kv_cache_events\":true" in findings["events_off"]["mend"]
+        assert "--enable-prompt-tokens-details" in findings["prompt_tokens_details_off"]["mend"]
+        assert f'[[models]] with name = "{MODEL}"' in findings["tokenizer_missing"]["mend"]
+        # without a router, and without asking for a token
+        code, findings, said = doctor("--worker", mock.url)
+        assert code == 1 and set(findings) == {"events_off"} and len(said["not_looked_at"]) == 2, said
+        code, out, _ = run("doctor", "--worker", mock.url)
+        assert code == 1 and out.startswith("missing  " + mock.url) and "mend: start vLLM with" in out, out
+
+
+def test_an_engine_without_replay():
+    with Mock("--kv-replay", "") as mock:
+        code, findings, said = doctor("--worker", mock.url)
+        assert code == 1 and set(findings) == {"replay_off"}, said
+        assert '"replay_endpoint":"tcp://*:5558"' in findings["replay_off"]["mend"], said
+
+
+def test_blocks_of_different_sizes():
+    with Mock("--block-size", "16") as a, Mock("--block-size", "32") as b:
+        code, findings, said = doctor("--worker", a.url, "--worker", b.url)
+        assert code == 1 and set(findings) == {"block_size_mismatch"}, said
+        assert findings["block_size_mismatch"]["about"] == b.url, said
+        assert "--block-size 16" in findings["block_size_mismatch"]["mend"], said
+
+
+def test_a_template_that_is_not_the_engines():
+    with tempfile.TemporaryDirectory() as folder, Mock() as mock:
+        shutil.copytree(TOKENIZER, folder, dirs_exist_ok=True)
+        with open(os.path.join(folder, "chat_template.jinja"), "a") as template:
+            template.write("and more")
+        extra = f'[[models]]\nname = "{MODEL}"\ntokenizer = "{folder}"\n'
+        with Config([mock], extra) as config, Serve([mock], extra=extra) as router:
+            has_cached(router, mock)
+            code, findings, said = doctor(*config, *admin(router))
+        assert code == 1 and set(findings) == {"template_differs"}, said
+        assert "chat_template.jinja" in findings["template_differs"]["mend"], said
+        # and a folder that is none, of a model that nobody serves
+        extra = '[[models]]\nname = "other"\ntokenizer = "/no/such/folder"\n'
+        with Config([mock], extra) as config, Serve([mock]) as router:
+            has_cached(router, mock)
+            code, findings, said = doctor(*config, *admin(router))
+        wanted = {"tokenizer_broken", "model_name_mismatch", "tokenizer_missing"}
+        assert code == 1 and set(findings) == wanted, said
+
+
+class Ranked(ScriptedWorker):
+    """An SGLang of four ranks."""
+
+    def _probe(self, wfile, path):
+        if path != "/server_info":
+            return super()._probe(wfile, path)
+        send(wfile, 200, json.dumps({"page_size": 16, "dp_size": 4, "disable_radix_cache": True}).encode())
+
+
+def test_ranks_behind_one_url_and_sglangs_own_flags():
+    with Ranked() as engine, Serve([engine]) as router:
+        code, findings, said = doctor(*admin(router))
+        assert code == 1 and "write `dp_size = 4`" in findings["ranks_behind_one_url"]["mend"], said
+        assert findings["ranks_behind_one_url"]["severity"] == "broken", said
+        assert said["findings"][0]["code"] == "ranks_behind_one_url", "the worst comes first"
+
+
+def test_tensorrt_llms_events_are_left_to_the_router():
+    engine = TensorRtLlm()
+    engine.tells({"type": "created", "num_blocks_per_cache_level": [100, 0]})
+    with engine:
+        code, findings, said = doctor("--worker", engine.url)
+        assert (code, findings) == (0, {}), said
+        assert len(engine.told) == 1, "who asks for events takes them away"
+
+
+def test_who_is_not_there():
+    with ScriptedWorker() as engine:
+        with Serve([engine]) as router:
+            engine.stop()
+            eventually(lambda: router.workers()[0]["state"] == "down", "it is down")
+            code, findings, said = doctor(*admin(router))
+            assert code == 1 and {"worker_down", "engine_unreachable", "router_unready"} >= set(findings), said
+            assert "worker_down" in findings, said
+            gone = admin(router)
+        code, findings, said = doctor(*gone)
+        assert code == 1 and set(findings) == {"router_unreachable"}, said
+        assert "homing serve" in findings["router_unreachable"]["mend"], said
+        engine.start()
+
+
+def test_bad_usage():
+    for args in (["--worker", "ftp://x"], ["--admin", "http://"], ["--config", "/no/such/file"], ["--nonsense"]):
+        code, out, err = run("doctor", *args)
+        assert code == 2 and err and not out, (args, code, out, err)
+    assert "homing doctor" in run("doctor", "--help")[1]
