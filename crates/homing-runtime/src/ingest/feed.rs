@@ -82,6 +82,7 @@ impl Stream {
         let back = match self.heard {
             // The same message twice; but a first one twice is rather two publishers'.
             Some(heard) if seq == heard && seq > 0 => return,
+            Some(heard) if seq < heard && self.is_late(seq, payload) => return,
             Some(heard) if seq <= heard => true,
             _ if self.at.is_some_and(|at| seq <= at) => {
                 if self.prints.is_known(seq, payload) == Some(true) {
@@ -98,6 +99,21 @@ impl Stream {
         }
         self.heard = Some(seq);
         self.arrive(here, seq, payload);
+    }
+
+    /// Whether a message with a smaller number than the last one is one of this publisher's all the same:
+    /// something on the way sent it twice, or later than its successors.
+    fn is_late(&self, seq: u64, payload: &[u8]) -> bool {
+        if seq == 0 {
+            return false;
+        }
+        if self.prints.is_known(seq, payload) == Some(true) {
+            return true;
+        }
+        // It is being asked for already, from the last one that is known; should it be another publisher's,
+        // the answer shows that. Of those that wait only the same one is a copy.
+        let Some(hole) = self.hole.as_ref().filter(|_| seq >= self.next()) else { return false };
+        hole.held(seq).is_none_or(|held| held.payload == payload)
     }
 
     /// Takes in one reply to what [`Self::ask`] wanted to be asked.

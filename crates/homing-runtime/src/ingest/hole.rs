@@ -102,6 +102,11 @@ impl Hole {
         self.held.front().map(|held| held.seq)
     }
 
+    /// The live message of this number, if it waits.
+    pub(super) fn held(&self, seq: u64) -> Option<&Held> {
+        self.held.iter().find(|held| held.seq == seq)
+    }
+
     /// What waited, in the order in which it came.
     pub(super) fn into_held(self) -> VecDeque<Held> {
         self.held

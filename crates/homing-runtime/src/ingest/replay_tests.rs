@@ -173,6 +173,45 @@ fn a_replay_that_begins_too_late_fills_nothing_but_what_follows_is_kept() {
 }
 
 #[test]
+fn f24_a_message_that_comes_late_or_twice_is_no_other_life() {
+    let mut e = Engine::with([vec![stored(0)], vec![stored(1)], vec![stored(2)]]);
+    let life = e.world.id();
+    e.deliver(1);
+    e.deliver(2);
+    assert_eq!((e.world.id(), e.known(), e.counts()), (life, known([0, 1, 2]), [0; 5]));
+    e.publish(vec![removed(0)]);
+    e.publish(vec![stored(4)]);
+    e.live(vec![stored(5)]);
+    e.deliver(3);
+    e.deliver(5);
+    e.deliver(4);
+    assert_eq!(e.known(), known([0, 1, 2]), "the replay is waited for, with what waits");
+    assert_eq!(e.asked(), Some(2));
+    e.answer(2..5);
+    assert_eq!((e.known(), e.counts()), (known([1, 2, 4, 5]), [1, 0, 1, 0, 0]));
+    for seq in [3, 1, 5, 4] {
+        e.deliver(seq);
+    }
+    assert_eq!((e.world.id(), e.counts()), (life, [1, 0, 1, 0, 0]));
+    e.live(vec![removed(1)]);
+    assert_eq!(e.known(), known([2, 4, 5]));
+
+    // Another publisher's within the hole: the answer shows it, since what we know last is not what it sent.
+    e.publish(vec![]);
+    e.live(vec![stored(8)]);
+    e.restart();
+    for n in 0..8 {
+        e.publish(vec![stored(10 + n)]);
+    }
+    e.deliver(7);
+    assert_eq!(e.world.id(), life, "nobody can tell yet");
+    e.pass(Duration::from_secs(1));
+    assert_eq!(e.asked(), Some(6));
+    e.answer(6..);
+    assert_ne!(e.world.id(), life);
+}
+
+#[test]
 fn f23_a_cleared_cache_is_a_certain_one() {
     let mut e = Engine::with([vec![stored(0), stored(1)]]);
     e.publish(vec![]);
