@@ -17,8 +17,10 @@ use crate::load::Booking;
 use crate::queue::{Line, Place, WaitId};
 use crate::settings::Mode;
 use crate::time::Time;
+use crate::trust::{Forecast, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -35,6 +37,8 @@ pub struct Ask {
     pub explicit: Option<Explicit>,
     /// Where it may run; `None`: anywhere.
     pub constraints: Option<Arc<Constraints>>,
+    /// In which form it came.
+    pub shape: Shape,
     /// Its prompt in tokens; without a chain where these are not known.
     pub prompt: Prompt,
     /// Its prompt as text ([`Prompt::from_text`]), where [`crate::SelectionCore::wants_text`] or its tokens are
@@ -127,6 +131,8 @@ pub(crate) struct Past {
     pub(crate) rechecked: bool,
     /// The life that its explicit target's name meant when it came.
     pub(crate) explicit: Option<WorkerId>,
+    /// Leading blocks of its prompt that had been here before it came, or that somebody held.
+    pub(crate) seen: u32,
 }
 
 impl Ask {
@@ -139,6 +145,7 @@ impl Ask {
             session: None,
             explicit: None,
             constraints: None,
+            shape: Shape::default(),
             prompt,
             text: Prompt::default(),
             overlaps: Overlaps::new(),
@@ -187,6 +194,7 @@ pub struct Grant {
     pub(crate) booking: Booking,
     pub(crate) claim: Claim,
     pub(crate) placement: Placement,
+    pub(crate) forecast: Forecast,
 }
 
 /// What a granted request has of its session.
@@ -273,6 +281,10 @@ pub struct Live {
     pub(crate) partition: PartitionId,
     pub(crate) booking: Booking,
     pub(crate) lease: Option<Lease>,
+    /// What was predicted when it was placed.
+    pub(crate) forecast: Forecast,
+    /// Its usage has been told: what follows is a repetition. Changed under the partition's lock.
+    pub(crate) told: AtomicBool,
 }
 
 /// A place in the queue.
@@ -391,4 +403,15 @@ pub enum Step {
     FirstToken,
     /// So many more tokens of output.
     Output(u32),
+    /// What the engine says that it cost. Once: what is said again says nothing.
+    Usage(Usage),
+}
+
+/// An engine's own count of a request's prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Its length in tokens.
+    pub prompt_tokens: u64,
+    /// How many of them were in the engine's cache; `None`: it didn't say, which is not 0.
+    pub cached_tokens: Option<u64>,
 }

@@ -8,12 +8,14 @@
 //! * `fleet`: what the world says of workers;
 //! * `known`: what workers are known to have cached;
 //! * `kv`: the slices;
+//! * `trust`: what engines say of predictions;
 //! * `sessions`: what people ask of sessions, and what is kept and shared of them.
 
 mod fleet;
 mod known;
 mod kv;
 mod sessions;
+mod trust;
 
 pub use known::IndexUse;
 pub use sessions::{Cursor, Publication, Received, WALK_AT_ONCE};
@@ -29,11 +31,13 @@ use crate::fleet::{
 };
 use crate::hash::Prompt;
 use crate::ids::{PartitionId, Role, WorkerId};
+use crate::index::seen::Seen;
 use crate::index::{ChainIndex, Overlaps, RecencyIndex};
 use crate::partition::{Partition, Stats, WorkerLoad};
 use crate::select::policy::{Policy, built_in};
 use crate::settings::CoreSettings;
 use crate::time::Time;
+use crate::trust::{TrustView, Turn};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use sessions::Aside;
 use std::sync::Arc;
@@ -60,14 +64,28 @@ struct Cell {
     bytes: AtomicUsize,
     /// The index's block size as of its last change; 0: unknown.
     block_size: AtomicU32,
+    /// Prefixes that came by, apart from the state: it is walked block by block.
+    seen: RwLock<Seen>,
     state: Mutex<Partition>,
 }
 
 impl Cell {
     fn new(pool: Arc<str>, role: Role, state: Partition) -> Self {
-        let (index, text, wants_text, changes, bytes, block_size) = Default::default();
+        let (index, text, wants_text, changes, bytes, block_size, seen) = Default::default();
         let (state, expiry) = (Mutex::new(state), AtomicU64::new(u64::MAX));
-        Self { pool, role, index, text, wants_text, changes, expiry, bytes, block_size, state }
+        Self {
+            pool,
+            role,
+            index,
+            text,
+            wants_text,
+            changes,
+            expiry,
+            bytes,
+            block_size,
+            seen,
+            state,
+        }
     }
 
     /// Changes the index. Whoever waits for it is let in afterwards, before the next change.
@@ -132,6 +150,8 @@ pub struct WorkerView {
     pub cached_chunks: usize,
     /// How its cache is known.
     pub cache: Cache,
+    /// How far that is believed, for each shape of which something is known.
+    pub trust: Vec<TrustView>,
 }
 
 /// One partition as metrics and the admin API show it.
@@ -252,9 +272,12 @@ impl SelectionCore {
     }
 
     /// Resolves the session and selects a target, in one critical section.
-    pub fn admit(&self, now: Time, ask: Ask) -> Admission {
+    pub fn admit(&self, now: Time, mut ask: Ask) -> Admission {
         match self.cell(ask.partition) {
-            Some(cell) => self.with(&cell, |state| state.admit(now, ask)),
+            Some(cell) => {
+                ask.past.seen = cell.seen_of(&ask);
+                self.with(&cell, |state| state.admit(now, ask))
+            }
             None => no_partition(),
         }
     }
@@ -318,6 +341,7 @@ impl SelectionCore {
     pub fn commit(&self, now: Time, checked: Checked) -> (Live, Outcome) {
         let cell = self.cell(checked.0.ask.partition).expect("partitions are never removed");
         self.note_routed(&cell, &checked.0);
+        cell.note_seen(&checked.0.ask.prompt);
         self.with(&cell, |state| state.commit(now, checked))
     }
 
@@ -331,11 +355,11 @@ impl SelectionCore {
         }
     }
 
-    /// A running request has come further.
-    pub fn progress(&self, live: &Live, step: Step) {
-        if let Some(cell) = self.cell(live.partition) {
-            self.with(&cell, |state| state.progress(live, step));
-        }
+    /// A running request has come further. `Some`: its worker's index is not believed any more, or is
+    /// again, which is worth a line in the log.
+    pub fn progress(&self, live: &Live, step: Step) -> Option<Turn> {
+        let cell = self.cell(live.partition)?;
+        self.with(&cell, |state| state.progress(live, step))
     }
 
     /// A stream has ended.
@@ -362,7 +386,11 @@ impl SelectionCore {
             let id = row.info.id;
             let held = cell.as_ref().map_or([0; 3], |c| c.index.read().held(id));
             let [cached_blocks, host_blocks, disk_blocks] = held;
-            let part = cell.as_ref().map(|c| c.state.lock().worker_load(id)).unwrap_or_default();
+            let state = |c: &Arc<Cell>| {
+                let state = c.state.lock();
+                (state.worker_load(id), state.trust_in(id))
+            };
+            let (part, trust) = cell.as_ref().map(state).unwrap_or_default();
             WorkerView {
                 info: row.info,
                 state: row.state,
@@ -375,6 +403,7 @@ impl SelectionCore {
                 disk_blocks,
                 cached_chunks: cell.map_or(0, |c| c.text.read().blocks(id)),
                 cache: row.cache,
+                trust,
             }
         };
         registry.workers().map(view).collect()

@@ -4,6 +4,7 @@ use crate::affinity::{Outcome, Steer};
 use crate::ask::Refusal;
 use crate::ids::Target;
 use crate::select::Candidate;
+use crate::trust::Trust;
 
 /// What the filter and the pin rule said, and what was picked: the part of a decision that is always kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,11 +13,13 @@ pub struct Placement {
     pub eligible: u32,
     /// Targets that the policy was asked about (one, when the session pins).
     pub considered: u32,
-    /// Leading blocks of the prompt that the picked target holds.
+    /// Leading blocks of the prompt that the picked target holds by the index.
     pub overlap_blocks: u32,
+    /// How far that was believed when it was picked.
+    pub trust: Trust,
     /// The most that any eligible target holds.
     pub best_overlap_blocks: u32,
-    /// Prompt tokens that the picked target is predicted to reuse.
+    /// Prompt tokens that the picked target reuses if the index is right, whatever that is trusted.
     pub cached_tokens: u32,
 }
 

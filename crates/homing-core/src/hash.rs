@@ -111,8 +111,10 @@ pub const TEXT_BLOCK: u32 = (TEXT_CHUNK / 4) as u32;
 /// A prompt as the core sees it: how long it is, and the chain of its full blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// Length in tokens. An estimate where the prompt was not tokenized; then `chain` is empty.
+    /// Length in tokens; an estimate unless it is `exact`.
     pub tokens: u32,
+    /// It was tokenized. Otherwise its chain, if it has one, is of its text.
+    pub exact: bool,
     /// Tokens per block of `chain`; 0 where it is unknown.
     pub block_size: u32,
     /// One hash per full block, first to last.
@@ -133,6 +135,7 @@ impl Prompt {
         }
         Self {
             tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
+            exact: true,
             block_size,
             chain: chain.into(),
             space,
@@ -171,7 +174,7 @@ impl Prompt {
         }
         let tokens =
             u32::try_from(total.div_ceil(TEXT_CHUNK / TEXT_BLOCK as usize)).unwrap_or(u32::MAX);
-        Self { tokens, block_size: TEXT_BLOCK, chain: chain.into(), space }
+        Self { tokens, exact: false, block_size: TEXT_BLOCK, chain: chain.into(), space }
     }
 
     /// A prompt of about this many tokens that nobody could tokenize.

@@ -20,6 +20,7 @@
 
 pub mod affinity;
 pub mod ask;
+pub mod blame;
 pub mod core;
 pub mod dice;
 pub mod explain;
@@ -34,5 +35,6 @@ mod queue;
 pub mod select;
 pub mod settings;
 pub mod time;
+pub mod trust;
 
 pub use crate::core::SelectionCore;

@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "tests, and the helpers that only tests use")]
 
 mod rules {
+    mod f28_blame;
+    mod f28_trust;
     mod f_fleets;
     mod f_load;
     mod queue;

@@ -143,6 +143,7 @@ impl Blocks {
     fn prompt(self) -> Prompt {
         Prompt {
             tokens: u32::try_from(self.tokens).unwrap_or(u32::MAX),
+            exact: true,
             block_size: u32::try_from(self.block_size).unwrap_or(u32::MAX),
             chain: self.chain.into(),
             space: self.space,

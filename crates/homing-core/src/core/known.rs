@@ -43,7 +43,7 @@ impl SelectionCore {
     /// partition's lock.
     pub fn look_up(&self, ask: &mut Ask) {
         let Some(cell) = self.cell(ask.partition) else { return };
-        let exact = !ask.prompt.chain.is_empty();
+        let exact = ask.prompt.exact;
         let mut found =
             if exact { cell.index.read().overlaps(&ask.prompt) } else { Overlaps::new() };
         if !ask.text.chain.is_empty() {
@@ -191,14 +191,14 @@ fn compares_text(ask: &Ask, source: CacheSource) -> bool {
     !ask.text.chain.is_empty()
         && match source {
             CacheSource::Routed => true,
-            CacheSource::Events => ask.prompt.chain.is_empty(),
+            CacheSource::Events => !ask.prompt.exact,
             CacheSource::Nothing => false,
         }
 }
 
 /// So many chunks of the text, in blocks of the prompt: the same part of both.
 fn in_blocks(chunks: u32, text: &Prompt, prompt: &Prompt) -> u32 {
-    if prompt.chain.is_empty() {
+    if !prompt.exact {
         return chunks;
     }
     let part = u64::from(chunks) * u64::from(TEXT_BLOCK) * u64::from(prompt.tokens);

@@ -395,6 +395,12 @@ impl Registry {
         Ok(Route { partition, name: *id, model: name.text.clone(), adapter: adapter.clone() })
     }
 
+    /// What a name is spelled like; "" for one that was never given out.
+    #[must_use]
+    pub fn name(&self, id: NameId) -> Arc<str> {
+        self.names.get(id.0 as usize).map_or_else(|| self.no_adapter.clone(), |n| n.text.clone())
+    }
+
     /// The names that somebody serves who is up, in order of appearance, each with its adapter's mark.
     pub fn served_names(&self) -> impl Iterator<Item = (&Arc<str>, bool)> {
         self.names.iter().enumerate().filter_map(|(i, n)| {

@@ -3,13 +3,15 @@
 //! * [`event`]: what engines say;
 //! * [`chain`]: the index that serves;
 //! * [`naive`]: the plain one, exact and obvious: its oracle;
-//! * [`recency`]: the one for workers that publish nothing, fed by what is sent to them.
+//! * [`recency`]: the one for workers that publish nothing, fed by what is sent to them;
+//! * [`seen`]: which prefixes came by lately, whoever holds them.
 
 pub mod chain;
 pub mod event;
 mod groups;
 pub mod naive;
 pub mod recency;
+pub mod seen;
 
 use crate::ids::{DpRank, WorkerId};
 use smallvec::SmallVec;

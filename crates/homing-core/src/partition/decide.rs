@@ -92,8 +92,10 @@ impl Partition {
                 let (host, disk) = overlap.map_or((0, 0), |o| (o.host, o.disk));
                 let overlap = overlap.map_or(0, Overlap::total);
                 let load = self.ledger.of(worker, rank);
+                let trust = self.trust.of(worker, ask.shape);
+                let row = number;
                 let mut c =
-                    Candidate { worker, rank, row: number, load, overlap, host, disk, homes, fit };
+                    Candidate { worker, rank, row, load, overlap, host, disk, trust, homes, fit };
                 c.fit.add(Fit::BUSY, self.is_busy(&load));
                 c.fit.add(Fit::AWAITED, awaited.has(rank));
                 c.fit.add(Fit::VETOED, !self.policy.admits(&demand, &c));

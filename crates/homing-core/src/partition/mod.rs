@@ -5,6 +5,7 @@
 //!
 //! * `decide`: where a request goes, as a function that changes nothing;
 //! * `place`: acting on it: resolve, book, wait or refuse;
+//! * `running`: what becomes of a request that its worker has begun to answer;
 //! * `lines`: who waits for what;
 //! * `check`: what must always be true;
 //! * `wake`: who is busy or overloaded, and who is woken when that changes.
@@ -13,6 +14,7 @@ mod check;
 mod decide;
 mod lines;
 mod place;
+mod running;
 mod wake;
 
 use crate::affinity::merge::{Merged, Update};
@@ -20,16 +22,18 @@ use crate::affinity::outcome::Counters;
 use crate::affinity::{Check, Outcome, Rules, Table};
 use crate::ask::{
     Abandon, Admission, Ask, Cause, Checked, Claim, Dispatch, Failure, Grant, Held, Live, Output,
-    Step, Ticket,
+    Ticket,
 };
+use crate::blame::Reuse;
 use crate::dice::SplitMix;
 use crate::fleet::{Row, State};
-use crate::ids::{PartitionId, Role, WorkerId};
+use crate::ids::{NameId, PartitionId, Role, WorkerId};
 use crate::load::{Ledger, Load};
 use crate::queue::Line;
 use crate::select::policy::Policy;
 use crate::settings::{CoreSettings, Mode, OnDown, OnFailure, OnOverload};
 use crate::time::Time;
+use crate::trust::Book;
 use decide::{No, standing};
 use lines::{Lines, Queued};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,6 +87,10 @@ pub struct Partition {
     /// names): for some of those who wait that is a departure.
     shaken: BTreeSet<Line>,
     outcomes: [u64; Outcome::COUNT],
+    /// How far the index is believed.
+    trust: Book,
+    /// Prompt tokens by what became of them, and the name that they came under.
+    reuse: BTreeMap<NameId, Reuse>,
     /// How often invariants could have been looked at.
     #[cfg(debug_assertions)]
     calls: u32,
@@ -134,6 +142,8 @@ impl Partition {
             worker_lost: false,
             shaken: BTreeSet::new(),
             outcomes: [0; Outcome::COUNT],
+            trust: Book::default(),
+            reuse: BTreeMap::new(),
             #[cfg(debug_assertions)]
             calls: 0,
             settings,
@@ -183,6 +193,7 @@ impl Partition {
         self.rows.retain(|r| r.info.id != worker);
         self.shed.retain(|(w, _)| *w != worker);
         self.unplaced.remove(&worker);
+        self.trust.forget(worker);
         self.worker_lost = true;
         self.shake_homes();
         self.wake_all(Some(worker));
@@ -340,7 +351,7 @@ impl Partition {
         }
         self.count(outcome);
         self.debug_check();
-        (Live { partition: self.id, booking: grant.booking, lease }, outcome)
+        (self.begin(grant.booking, lease, grant.forecast), outcome)
     }
 
     /// A grant comes to nothing: releases the hold and the booking, binds nothing (R12).
@@ -355,24 +366,6 @@ impl Partition {
         self.wake_all(Some(grant.worker.id));
         self.debug_check();
         outcome
-    }
-
-    /// A running request has come further.
-    pub fn progress(&mut self, live: &Live, step: Step) {
-        match step {
-            Step::FirstToken => self.ledger.first_token(&live.booking),
-            Step::Output(n) => self.ledger.output(&live.booking, n),
-        }
-    }
-
-    /// A stream has ended, however: frees the booking, releases the lease (R13).
-    pub fn finish(&mut self, now: Time, live: Live) {
-        let worker = self.ledger.free(live.booking);
-        if let (Some(table), Some(lease)) = (&mut self.table, live.lease) {
-            table.end(now, lease);
-        }
-        self.wake_all(Some(worker));
-        self.debug_check();
     }
 
     /// Waits, if there is room.

@@ -9,6 +9,7 @@ use crate::explain::{Placement, Preview};
 use crate::select::{Candidate, Candidates, Fit};
 use crate::settings::Mode;
 use crate::time::Time;
+use crate::trust::Forecast;
 use std::time::Duration;
 
 /// When to come again where nobody says.
@@ -80,19 +81,21 @@ impl Partition {
         considered: usize,
     ) -> Grant {
         let demand = demand(&ask);
-        let uncached = demand.uncached(picked.overlap);
         let (tokens, block_size) = (demand.tokens, demand.block_size);
+        let uncached = demand.uncached(picked.believed());
         let booking = self.ledger.book(picked.worker, picked.rank, tokens, uncached, block_size);
+        let forecast = forecast(&ask, all, picked);
         let eligible = || all.iter().filter(|c| !c.fit.any(NOT_ELIGIBLE));
         let placement = Placement {
             eligible: u32::try_from(eligible().count()).unwrap_or(u32::MAX),
             considered: u32::try_from(considered).unwrap_or(u32::MAX),
             overlap_blocks: picked.overlap,
+            trust: picked.trust,
             best_overlap_blocks: eligible().map(|c| c.overlap).max().unwrap_or(0),
-            cached_tokens: tokens - uncached,
+            cached_tokens: forecast.cached,
         };
         let worker = self.rows[picked.row].info.clone();
-        Grant { ask, worker, rank: picked.rank, booking, claim, placement }
+        Grant { ask, worker, rank: picked.rank, booking, claim, placement, forecast }
     }
 
     fn release_unsent(&mut self, now: Time, hold: Hold) {
@@ -186,6 +189,27 @@ impl Partition {
         }
         let spills = table.next_spill_moves(key);
         (Seat { home, tentative, ..none }, Foreseen::Held { lost, moves: spills })
+    }
+}
+
+/// What is predicted of a request that goes there, by the index alone: how far that was believed is no part
+/// of it, or a lie that nobody believes would look like the truth.
+fn forecast(ask: &Ask, all: &Candidates, picked: &Candidate) -> Forecast {
+    let demand = demand(ask);
+    let held = |blocks| demand.tokens - demand.uncached(blocks);
+    let live = all.iter().filter(|c| !c.fit.any(Fit::NOT_READY));
+    let best = live.map(|c| c.overlap).max().unwrap_or(0);
+    Forecast {
+        worker: picked.worker,
+        rank: picked.rank,
+        name: ask.name,
+        shape: ask.shape,
+        exact: ask.prompt.exact,
+        block_size: demand.block_size,
+        tokens: demand.tokens,
+        cached: held(picked.overlap),
+        best: held(best.max(picked.overlap)),
+        seen: held(ask.past.seen.max(best).min(ask.prompt.reusable_blocks())),
     }
 }
 

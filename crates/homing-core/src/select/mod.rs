@@ -11,6 +11,7 @@ pub mod policy;
 use crate::dice::Dice;
 use crate::ids::{DpRank, Target, WorkerId};
 use crate::load::Load;
+use crate::trust::Trust;
 use smallvec::SmallVec;
 
 /// Why a candidate can't be used, or not by everybody; several reasons may hold at once.
@@ -85,6 +86,8 @@ pub struct Candidate {
     pub host: u32,
     /// and from farther away.
     pub disk: u32,
+    /// How far that is believed.
+    pub trust: Trust,
     /// Sessions that live at its worker.
     pub homes: u32,
     /// What speaks against it.
@@ -96,6 +99,12 @@ impl Candidate {
     #[must_use]
     pub fn target(&self) -> Target {
         Target { worker: self.worker, rank: Some(self.rank) }
+    }
+
+    /// Leading blocks of the prompt that it counts as holding.
+    #[must_use]
+    pub fn believed(&self) -> u32 {
+        self.trust.of(self.overlap)
     }
 }
 

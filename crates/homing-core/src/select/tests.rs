@@ -15,6 +15,7 @@ fn candidate(worker: u32) -> Candidate {
         overlap: 0,
         host: 0,
         disk: 0,
+        trust: Trust::FULL,
         homes: 0,
         fit: Fit::default(),
     }

@@ -136,6 +136,8 @@ impl Trace {
 pub(crate) struct Storm {
     seed: u64,
     dice: SplitMix,
+    /// What engines say of their caches follows from its own, so that it changes nothing else by itself.
+    engine_dice: SplitMix,
     settings: CoreSettings,
     core: SelectionCore,
     now: Time,
@@ -252,6 +254,7 @@ impl Storm {
             requests: 0,
             lines: vec![format!("{settings:?}")],
             seen: BTreeMap::new(),
+            engine_dice: SplitMix::new(!seed),
             dice,
             settings,
         };

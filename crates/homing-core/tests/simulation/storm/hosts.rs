@@ -1,11 +1,12 @@
 //! What hosts do with their requests, at any point of each one's way, and what must come of it.
 
+use super::super::engine::{BLOCK, LONGEST};
 use super::laws::{Claim, Due, Verdict};
 use super::{Line, Meta, Running, Storm, TIED_MOST, any, one};
 use homing_core::affinity::Outcome;
 use homing_core::affinity::table::SessionView;
 use homing_core::ask::{
-    Abandon, Admission, Ask, Cause, Checked, Dispatch, Failure, Grant, Output, Refusal, Step,
+    Abandon, Admission, Ask, Cause, Checked, Dispatch, Failure, Grant, Output, Refusal, Step, Usage,
 };
 use homing_core::dice::Dice;
 use homing_core::fleet::State;
@@ -383,8 +384,20 @@ impl Storm {
         if let Some((key, number)) = r.lease {
             self.shadows[r.pool].end(now, key, number);
         }
+        if let Some(usage) = self.usage() {
+            self.core.progress(&r.live, Step::Usage(usage));
+        }
         self.core.finish(now, r.live);
         self.log(format_args!("finished at {:?}: {:?}", r.target, r.lease));
+    }
+
+    /// What the engine says of a request: nothing, or anything.
+    fn usage(&mut self) -> Option<Usage> {
+        let most = (LONGEST * BLOCK) as usize;
+        let dice = &mut self.engine_dice;
+        let prompt_tokens = dice.below(2 * most) as u64;
+        let cached_tokens = Some(dice.below(most) as u64).filter(|n| n % 5 > 0);
+        Some(Usage { prompt_tokens, cached_tokens }).filter(|_| dice.below(3) > 0)
     }
 
     pub(super) fn drain(&mut self) {

@@ -1,0 +1,96 @@
+//! What becomes of a request that its worker has begun to answer: its load goes down as it comes on, and
+//! what its engine says of it is held against what was predicted.
+
+use super::Partition;
+use crate::affinity::Lease;
+use crate::ask::{Live, Step};
+use crate::blame::Reuse;
+use crate::ids::{DpRank, NameId, WorkerId};
+use crate::load::Booking;
+use crate::time::Time;
+use crate::trust::{Counters, Forecast, Shape, TrustView, Turn};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+impl Partition {
+    pub(super) fn begin(
+        &mut self,
+        booking: Booking,
+        lease: Option<Lease>,
+        forecast: Forecast,
+    ) -> Live {
+        self.trust.began(&forecast);
+        Live { partition: self.id, booking, lease, forecast, told: AtomicBool::new(false) }
+    }
+
+    /// A running request has come further. `Some`: its worker's index is not believed any more, or is again.
+    pub fn progress(&mut self, live: &Live, step: Step) -> Option<Turn> {
+        match step {
+            Step::FirstToken => self.ledger.first_token(&live.booking),
+            Step::Output(n) => self.ledger.output(&live.booking, n),
+            Step::Usage(usage) => {
+                let forecast = &live.forecast;
+                if live.told.swap(true, Ordering::Relaxed) {
+                    return None;
+                }
+                let reuse = self.reuse.entry(forecast.name).or_default();
+                *reuse += Reuse::of(forecast, Some(&usage));
+                // Whoever has departed is nobody's business any more.
+                let known = self.row(forecast.worker).is_some();
+                return if known { self.trust.usage(forecast, &usage) } else { None };
+            }
+        }
+        None
+    }
+
+    /// A stream has ended, however: frees the booking, releases the lease (R13).
+    pub fn finish(&mut self, now: Time, live: Live) {
+        let worker = self.ledger.free(live.booking);
+        if let (Some(table), Some(lease)) = (&mut self.table, live.lease) {
+            table.end(now, lease);
+        }
+        if !live.told.into_inner() {
+            *self.reuse.entry(live.forecast.name).or_default() += Reuse::of(&live.forecast, None);
+            if self.row(worker).is_some() {
+                self.trust.silent(&live.forecast);
+            }
+        }
+        self.wake_all(Some(worker));
+        self.debug_check();
+    }
+
+    /// See [`crate::SelectionCore::wants_counters`].
+    #[must_use]
+    pub fn wants_counters(&self, worker: WorkerId) -> bool {
+        self.trust.wants_counters(worker)
+    }
+
+    /// See [`crate::SelectionCore::counted`].
+    pub fn counted(&mut self, worker: WorkerId, counters: Counters) -> Vec<Turn> {
+        self.trust.counted(worker, counters)
+    }
+
+    /// See [`crate::SelectionCore::tokenized`].
+    pub fn tokenized(&mut self, worker: WorkerId, shape: Shape, same: bool) {
+        if self.row(worker).is_some() {
+            self.trust.probed(worker, shape, same);
+        }
+    }
+
+    /// See [`crate::SelectionCore::uncertain`].
+    pub fn uncertain(&mut self, worker: WorkerId, rank: DpRank, uncertain: bool) {
+        if self.row(worker).is_some() {
+            self.trust.uncertain(worker, rank, uncertain);
+        }
+    }
+
+    /// How far a worker's part of the index is believed, for each shape of which something is known.
+    #[must_use]
+    pub fn trust_in(&self, worker: WorkerId) -> Vec<TrustView> {
+        self.trust.view(worker)
+    }
+
+    /// Prompt tokens by what became of them, and the name that they came under.
+    pub fn reuse(&self) -> impl Iterator<Item = (NameId, Reuse)> + '_ {
+        self.reuse.iter().map(|(name, reuse)| (*name, *reuse))
+    }
+}
