@@ -9,15 +9,15 @@ use crate::index::naive::Applied;
 use crate::time::Time;
 use smallvec::SmallVec;
 
-/// Blocks of KV events that are applied before others get at the locks.
-const SLICE: usize = 1024;
-/// What an event costs besides its blocks: 64 events at most are a slice.
-const EVENT: usize = 16;
+/// Blocks of KV events that are applied before others get at the locks: some 10 us.
+const SLICE: usize = 64;
+/// What an event costs besides its blocks.
+const EVENT: usize = 4;
 /// Tokens that cost as much to hash as a block costs otherwise.
 const LONG_BLOCK: usize = 64;
 
 /// Slices after which the index is measured.
-const MEASURE_EACH: usize = 8;
+const MEASURE_EACH: usize = 64;
 
 /// What a block of the event counts for: long ones are hashed for longer.
 fn weight(event: &KvEvent) -> usize {

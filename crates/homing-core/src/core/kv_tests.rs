@@ -9,7 +9,7 @@ use crate::index::event::{BlockRemoved, BlockStored};
 use crate::settings::CoreSettings;
 
 const RANK: DpRank = DpRank(0);
-const LONG: u64 = 4 * SLICE as u64 + 7;
+const LONG: u64 = 40 * SLICE as u64 + 7;
 
 fn core() -> (SelectionCore, WorkerId, PartitionId) {
     let core = SelectionCore::new(CoreSettings::default(), 1);
@@ -92,7 +92,9 @@ fn f21_a_departure_amid_a_message_ends_it() {
     let short = |s: u64| KvEvent::Stored(stored(s, 0, 1));
     let amid_an_event = vec![short(0), long, short(2)];
     let amid_a_message: Vec<_> = (0..200).map(short).collect();
-    for (events, applied_before) in [(amid_an_event, 1), (amid_a_message, 61)] {
+    for (events, applied_before) in
+        [(amid_an_event, 1), (amid_a_message, SLICE.div_ceil(1 + EVENT) as u64)]
+    {
         let (core, id, partition) = core();
         let mut yes = 0;
         core.handle_kv(Time::ZERO, id, RANK, &events, |_, applied| {

@@ -51,12 +51,13 @@ pub(super) async fn of(
     if let (Some(metrics), true) = (record.metrics(), known.untokenized) {
         metrics.untokenized.inc();
     }
-    record.prompt_tokens = known.exact.then_some(known.prompt.tokens);
-    let text = prompt::text(gateway, &route, &common, &parts, known.exact);
+    let exact = known.prompt.exact;
+    record.prompt_tokens = exact.then_some(known.prompt.tokens);
+    let text = prompt::text(gateway, &route, &common, &parts, exact);
     // Zero stands for "predicted: nothing"; what is unknown says nothing.
-    record.cached_tokens = (known.exact || text.block_size > 0).then_some(0);
+    record.cached_tokens = (exact || text.block_size > 0).then_some(0);
     let mut ask = Ask::new(route.partition, route.name, known.prompt);
-    if !known.exact && text.block_size > 0 {
+    if !exact && text.block_size > 0 {
         (ask.prompt.tokens, ask.prompt.block_size) = (text.tokens, text.block_size);
     }
     ask.text = text;

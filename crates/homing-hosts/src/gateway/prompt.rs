@@ -20,10 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a body per token, where nobody has counted: only a measure of load.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// A prompt, and whether its tokens are known.
+/// A prompt, as far as it is known.
 pub(super) struct Known {
     pub(super) prompt: Prompt,
-    pub(super) exact: bool,
     /// It should have been tokenized, and could not be.
     pub(super) untokenized: bool,
 }
@@ -40,7 +39,7 @@ pub(super) async fn of(
 ) -> Known {
     let guess = || {
         let tokens = u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
-        Known { prompt: Prompt::of_length(tokens), exact: false, untokenized: false }
+        Known { prompt: Prompt::of_length(tokens), untokenized: false }
     };
     if matches!(gateway.settings.index.source, IndexSource::Off | IndexSource::Approximate) {
         return guess();
@@ -65,7 +64,7 @@ pub(super) async fn of(
         gateway.pool.run(PATIENCE, job).await.ok()
     };
     match tokenized {
-        Some(Ok(prompt)) => Known { prompt, exact: true, untokenized: false },
+        Some(Ok(prompt)) => Known { prompt, untokenized: false },
         // Only the kind: the error's text may quote the prompt.
         Some(Err(error)) => without(kind(&error)),
         None => without("the compute pool is behind"),

@@ -12,6 +12,7 @@ use homing_core::hash::{EngineHash, HashSpace, Prompt};
 use homing_core::ids::{DpRank, WorkerId};
 use homing_core::index::ChainIndex;
 use homing_core::index::event::{BlockRemoved, BlockStored, KvEvent};
+use homing_core::time::Time;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -27,6 +28,8 @@ const NEW: usize = 4;
 /// Workers that hold a prefix.
 const COPIES: usize = 2;
 const ROUNDS: usize = 3;
+/// Prompts that are predicted at a time: five seconds of a thousand a second.
+const PREDICTED: usize = 5_000;
 
 /// How much.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +56,8 @@ pub(crate) struct Figures {
     /// Median and 99th percentile of a look-up among 64 workers, and among 1,024, in us.
     lookup: (f64, f64),
     lookup_1024: (f64, f64),
+    /// Among 64 workers while thousands of prompts are on their way.
+    lookup_predicted: (f64, f64),
     apply: f64,
     apply_single: f64,
     /// What is left of the peak after all is removed.
@@ -172,6 +177,13 @@ pub(crate) fn measure(sizes: Sizes, say: &mut dyn FnMut(&str)) -> Figures {
     let prompts = fleet.prompts(sizes.lookups);
     lookups(&index, &prompts);
     figures.lookup = lookups(&index, &prompts);
+    // As in service: each of them has just been sent somewhere.
+    for (i, prompt) in prompts.iter().enumerate().take(PREDICTED) {
+        let worker = WorkerId((i % fleet.workers) as u32);
+        index.predict(worker, DpRank(0), prompt, 0, Time::from_micros(1));
+    }
+    figures.lookup_predicted = lookups(&index, &prompts);
+    while index.expire(Time::from_micros(1)) {}
     say("index: removing everything");
     let peak = index.bytes();
     for (i, tokens) in fleet.prefixes.iter().enumerate() {
@@ -221,6 +233,7 @@ impl Figures {
         json!({
             "lookup_us": us(self.lookup),
             "lookup_1024_us": us(self.lookup_1024),
+            "lookup_predicted_us": us(self.lookup_predicted),
             "apply_blocks_per_s": self.apply.round(),
             "apply_single_blocks_per_s": self.apply_single.round(),
             "left_after_removal": (self.left * 1e4).round() / 1e4,
@@ -236,6 +249,7 @@ impl Figures {
         let us = |(p50, p99): (f64, f64)| format!("{p50:.2} / {p99:.2} us");
         row("look-up, 64 workers, p50 / p99", us(self.lookup), "3 / 7 us");
         row("look-up, 1,024 workers, p50 / p99", us(self.lookup_1024), "- / 30 us");
+        row("the same, 64, with prompts on their way", us(self.lookup_predicted), "-");
         let millions = |x: f64| format!("{:.2} M blocks/s", x / 1e6);
         row("stored in events of 64", millions(self.apply), "7 M");
         row("stored in events of 1", millions(self.apply_single), "2.5 M");

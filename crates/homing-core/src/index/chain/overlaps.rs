@@ -49,11 +49,16 @@ impl ChainIndex {
         if self.block_size != Some(prompt.block_size) {
             return found;
         }
-        if self.special == 0 {
-            self.plain(prompt, &mut found)
-        } else {
-            self.tiered(prompt, &mut found)
-        };
+        let none = |lane: Lane| self.masks[lane as usize].iter().all(|word| *word == 0);
+        match self.special {
+            0 => self.flat(prompt, &mut found, |words, field, falls| field.narrow(words, falls)),
+            _ if none(Lane::Host) && none(Lane::Disk) => {
+                self.flat(prompt, &mut found, |words, field, falls| {
+                    field.narrow(&self.near(words), falls);
+                });
+            }
+            _ => self.tiered(prompt, &mut found),
+        }
         found.sort_unstable_by_key(|o| (o.worker, o.rank));
         found
     }
@@ -83,11 +88,16 @@ impl ChainIndex {
         depth
     }
 
-    /// Where each number is a rank's.
-    fn plain(&self, prompt: &Prompt, found: &mut Overlaps) {
+    /// Where there is only one tier. `narrow` reads a set.
+    fn flat(
+        &self,
+        prompt: &Prompt,
+        found: &mut Overlaps,
+        narrow: impl Fn(&[u64], &mut Field, &mut dyn FnMut(TargetNo)),
+    ) {
         let mut field = Field::default();
         let depth = self.walk(prompt, |set, depth| {
-            field.narrow(self.sets.words(set), |n| self.found(n, depth, found));
+            narrow(self.sets.words(set), &mut field, &mut |n| self.found(n, depth, found));
             !field.is_empty()
         });
         field.narrow(&[], |n| self.found(n, depth, found));
@@ -131,34 +141,39 @@ impl ChainIndex {
         }
     }
 
-    /// The ranks that hold a block near, in host memory at least, anywhere. Those who have gone are in no
-    /// mask.
+    /// The ranks that hold a block in device memory, or will. Those who have gone are in no mask.
+    fn near(&self, words: &[u64]) -> Alive {
+        let mut near: Alive = self.of(words, Lane::Device).collect();
+        self.add(&mut near, words, Lane::Predicted);
+        near
+    }
+
+    /// The ranks that hold a block near, in host memory at least, anywhere.
     fn fold(&self, words: &[u64]) -> [Alive; 3] {
-        let of = |lane: Lane| {
-            let mask = &self.masks[lane as usize];
-            words.iter().zip(mask).map(|(a, b)| a & b)
-        };
-        let mut near: Alive = of(Lane::Device).collect();
-        let add = |all: &mut Alive, lane| {
-            for (i, word) in of(lane).enumerate().filter(|(_, w)| *w != 0) {
-                for bit in members(&[word]) {
-                    let member = self.targets.get(i * 64 + bit as usize);
-                    let Some(rank) = member.and_then(|m| Some(m.as_ref()?.device)) else {
-                        continue;
-                    };
-                    let at = rank as usize / 64;
-                    if all.len() <= at {
-                        all.resize(at + 1, 0);
-                    }
-                    all[at] |= 1 << (rank % 64);
-                }
-            }
-        };
-        add(&mut near, Lane::Predicted);
+        let near = self.near(words);
         let mut host = near.clone();
-        add(&mut host, Lane::Host);
+        self.add(&mut host, words, Lane::Host);
         let mut all = host.clone();
-        add(&mut all, Lane::Disk);
+        self.add(&mut all, words, Lane::Disk);
         [near, host, all]
+    }
+
+    fn of<'a>(&'a self, words: &'a [u64], lane: Lane) -> impl Iterator<Item = u64> + 'a {
+        words.iter().zip(&self.masks[lane as usize]).map(|(a, b)| a & b)
+    }
+
+    /// Adds the ranks whose numbers of this lane are in the set.
+    fn add(&self, ranks: &mut Alive, words: &[u64], lane: Lane) {
+        for (i, word) in self.of(words, lane).enumerate().filter(|(_, w)| *w != 0) {
+            for bit in members(&[word]) {
+                let member = self.targets.get(i * 64 + bit as usize);
+                let Some(rank) = member.and_then(|m| Some(m.as_ref()?.device)) else { continue };
+                let at = rank as usize / 64;
+                if ranks.len() <= at {
+                    ranks.resize(at + 1, 0);
+                }
+                ranks[at] |= 1 << (rank % 64);
+            }
+        }
     }
 }

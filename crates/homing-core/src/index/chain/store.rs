@@ -212,7 +212,7 @@ impl ChainIndex {
                 Place { chain, space, before: Some(parent), follow }
             }
         };
-        let slot = self.hold(here.number, hash, place, 1, called)?;
+        let slot = self.hold(here.number, hash, place, 1, Some(called))?;
         self.wake(here.lanes, hash, slot);
         Some(Parent::Stands(slot))
     }
@@ -279,14 +279,14 @@ impl ChainIndex {
     }
 
     /// The target holds the prefix under this name, which it didn't hold before. `called`: the node that is
-    /// called so, where that has been looked up.
+    /// called so, if there is one; `None` where that has not been looked up.
     fn hold(
         &mut self,
         number: TargetNo,
         hash: EngineHash,
         place: Place,
         copies: u32,
-        called: Option<Slot>,
+        called: Option<Option<Slot>>,
     ) -> Option<Slot> {
         let space = self.space(place.space)?;
         let slot = match self.nodes.find(place.chain, place.before) {
@@ -294,7 +294,7 @@ impl ChainIndex {
             None => self.nodes.insert(place.chain, space, place.before, place.follow)?,
         };
         let mut node = *self.nodes.get(slot)?;
-        if !node.named && called.or_else(|| self.nodes.called(hash, None)).is_none() {
+        if !node.named && called.unwrap_or_else(|| self.nodes.called(hash, None)).is_none() {
             self.nodes.name(slot, hash);
             node = *self.nodes.get(slot)?;
         }
