@@ -146,13 +146,18 @@ impl Forecast {
         };
         let length = usage.prompt_tokens.max(1) as f64;
         let error = if agrees { 0.0 } else { (off as f64 / length).min(1.0) };
-        let sign = match () {
-            () if differs => Sign::Template,
-            () if agrees => Sign::Agrees,
-            () if !theirs.is_multiple_of(block) => Sign::BlockSize,
-            () if uncertain => Sign::Gap,
-            () if short && theirs > 0 => Sign::Eviction,
-            () => Sign::Unknown,
+        let sign = if differs {
+            Sign::Template
+        } else if agrees {
+            Sign::Agrees
+        } else if !theirs.is_multiple_of(block) {
+            Sign::BlockSize
+        } else if uncertain {
+            Sign::Gap
+        } else if short && theirs > 0 {
+            Sign::Eviction
+        } else {
+            Sign::Unknown
         };
         Verdict { share, error: Some(error), sign }
     }
@@ -202,8 +207,7 @@ impl Record {
         if let Some(error) = verdict.error {
             self.error += (error - self.error) * ERROR_STEP;
         }
-        let Some(share) = verdict.share else { return None };
-        self.recent[self.shares % RECENT] = share;
+        self.recent[self.shares % RECENT] = verdict.share?;
         self.shares += 1;
         let mut sorted = self.recent;
         sorted.sort_unstable_by(f64::total_cmp);

@@ -180,8 +180,12 @@ pub struct Live {
 impl Live {
     /// It has come further.
     pub fn progress(&self, step: Step) {
-        if let Some(live) = &self.live {
-            self.shell.core().progress(live, step);
+        let Some(live) = &self.live else { return };
+        if matches!(step, Step::Usage(_)) && !self.shell.verifies() {
+            return;
+        }
+        if let Some(turn) = self.shell.core().progress(live, step) {
+            self.shell.note_trust(turn);
         }
     }
 }

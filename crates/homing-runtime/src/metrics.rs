@@ -3,6 +3,8 @@
 //!
 //! Names are those of `docs/metrics.md`; counters get their `_total` from the library.
 
+mod verified;
+
 use crate::ingest::{FeedBook, FeedStats};
 use crate::shell::Shell;
 use homing_core::affinity::MoveReason;
@@ -22,6 +24,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::{Arc, Weak};
+use verified::Verified;
 
 /// A request's labels. Bounded: models are names that the fleet serves (or `other`), endpoints are ours,
 /// codes are ours.
@@ -185,7 +188,9 @@ impl Metrics {
     /// Adds what the core and the feeds count.
     pub fn watch(shell: &Arc<Shell>, feeds: Arc<FeedBook>) {
         let watcher = Watcher { shell: Arc::downgrade(shell), feeds };
-        shell.metrics().registry.lock().register_collector(Box::new(watcher));
+        let mut registry = shell.metrics().registry.lock();
+        registry.register_collector(Box::new(watcher));
+        registry.register_collector(Box::new(Verified(Arc::downgrade(shell))));
     }
 
     /// Adds the number of log lines that were lost, `homing_log_lines_dropped_total`: `dropped` asks

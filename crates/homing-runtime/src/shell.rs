@@ -14,6 +14,7 @@ use homing_core::settings::{
     QueueSettings,
 };
 use homing_core::time::Time;
+use homing_core::trust::{LikelyCause, Turn};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-use crate::settings::{self, AffinityMode, Policy, Settings};
+use crate::settings::{self, AffinityMode, Policy, Settings, Verify};
 
 /// Shared by every host and task of the process.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct Shell {
     secret: KeySecret,
     metrics: Metrics,
     sleepers: Mutex<HashMap<TicketId, Sleeper>>,
+    /// Whether predictions are held against what engines say (`index.verify`).
+    verifies: bool,
     /// Readiness latches: losing the last worker doesn't unready the router.
     was_ready: AtomicBool,
     /// Sessions were restored, and some of their workers have not been heard of yet: they would be refused.
@@ -65,6 +68,7 @@ impl Shell {
             secret,
             metrics: Metrics::new(),
             sleepers: Mutex::default(),
+            verifies: settings.index.verify != Verify::Off,
             was_ready: AtomicBool::new(false),
             warming: AtomicBool::new(false),
         })
@@ -82,6 +86,12 @@ impl Shell {
         // Whoever asks is about to call the core.
         interleave::point();
         self.clock.now()
+    }
+
+    /// Whether predictions are held against what engines say.
+    #[must_use]
+    pub fn verifies(&self) -> bool {
+        self.verifies
     }
 
     /// The secret that keys sessions.
@@ -252,6 +262,25 @@ impl Shell {
                     "this model name belongs to another pool; the worker won't get its requests"
                 ),
             }
+        }
+    }
+
+    /// Says once that a worker's index has lost its trust, and once that it has it back.
+    pub fn note_trust(&self, turn: Turn) {
+        let workers = self.core.workers();
+        let name = workers.iter().find(|w| w.info.id == turn.worker).map(|w| &*w.info.spec.name);
+        let (worker, shape) = (name.unwrap_or("?"), turn.shape.word());
+        if turn.lost {
+            let likely_cause = turn.likely_cause.map_or("unknown", LikelyCause::word);
+            tracing::warn!(
+                worker,
+                shape,
+                likely_cause,
+                "the worker reuses far less of its prompts than its index promises: that counts for \
+                 less from now on; docs/kv-cache.md says what each cause means"
+            );
+        } else {
+            tracing::info!(worker, shape, "the worker reuses what its index promises again");
         }
     }
 }

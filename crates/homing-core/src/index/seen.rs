@@ -61,7 +61,7 @@ impl Seen {
 /// A block's word and its bits there.
 fn place(hash: ChainHash) -> (usize, u64) {
     let word = (hash.0 >> 32) as usize % WORDS;
-    let bits = [0, 6, 12, 18].map(|at| 1u64 << (hash.0 >> at & 63));
+    let bits = [0, 6, 12, 18].map(|at| 1u64 << ((hash.0 >> at) & 63));
     (word, bits.iter().fold(0, |all, bit| all | bit))
 }
 

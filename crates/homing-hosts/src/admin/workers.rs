@@ -9,8 +9,9 @@ use homing_core::core::WorkerView;
 use homing_core::fleet;
 use homing_core::fleet::{Drain, FleetChange};
 use homing_core::time::Time;
+use homing_core::trust::{LikelyCause, TrustView};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 /// A drain's deadline is at most a year away: more is a slip.
@@ -43,6 +44,8 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
         "cached_chunks": w.cached_chunks,
         "bindings": w.part.bindings,
         "index": admin.fleet.index_state(&spec.name),
+        // By the form in which requests come, once answers have been held against predictions.
+        "trust": w.trust.iter().map(|t| (t.shape.word().to_owned(), trust(t))).collect::<Map<_, _>>(),
         "incarnation": w.info.id.0,
         // Where it drains: from when on its sessions move. Null: they may finish.
         "sessions_move_in_seconds":
@@ -52,6 +55,20 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
             let empty = w.part.bindings == 0 || drain.moves(admin.shell.now());
             empty && w.part.load.active_requests == 0
         }),
+    })
+}
+
+/// How far the worker's index is believed, and how its predictions have fared.
+fn trust(t: &TrustView) -> Value {
+    json!({
+        "trust": t.trust.factor(),
+        "error": t.error,
+        "likely_cause": t.likely_cause.map(LikelyCause::word),
+        "agreed": t.checks.agreed,
+        "over": t.checks.over,
+        "under": t.checks.under,
+        "unknown": t.checks.unknown,
+        "other_lengths": t.checks.lengths,
     })
 }
 

@@ -16,7 +16,16 @@ use homing_wire::request::{
 use http::HeaderMap;
 use tokio::time::Instant;
 
-/// Everything that the core must know of the request; and whether it wants a stream.
+/// How a request wants its answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    /// As a stream of events.
+    pub(super) streams: bool,
+    /// It says something of `stream_options`, and so whether its stream tells the usage.
+    pub(super) says_options: bool,
+}
+
+/// Everything that the core must know of the request; and how it wants its answer.
 pub(super) async fn of(
     gateway: &Gateway,
     endpoint: Endpoint,
@@ -25,7 +34,7 @@ pub(super) async fn of(
     body: &Bytes,
     record: &mut Record,
     until: Instant,
-) -> Result<(Ask, bool), Failed> {
+) -> Result<(Ask, Wish), Failed> {
     let core = gateway.shell.core();
     let secret = gateway.shell.secret();
     let View { common, opening, cut, parts } =
@@ -64,7 +73,8 @@ pub(super) async fn of(
     ask.session = session;
     (ask.explicit, ask.constraints) = (steering.explicit(), steering.constraints());
     ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
-    Ok((ask, common.stream))
+    ask.shape = endpoint.shape();
+    Ok((ask, Wish { streams: common.stream, says_options: common.says_stream_options }))
 }
 
 /// What routing must know of a body.

@@ -70,6 +70,8 @@ impl Gateway {
                     "overlap_blocks": c.overlap,
                     "host_blocks": c.host,
                     "disk_blocks": c.disk,
+                    // How far that is believed; the cost is by what is.
+                    "trust": c.trust.factor(),
                     "active_requests": c.load.active_requests,
                     "active_prefill_tokens": c.load.prefill_tokens,
                     "active_blocks": c.load.blocks,

@@ -2,6 +2,7 @@
 //! wait until the worker has begun to answer, commit, relay. There is no session logic here: every
 //! decision is the core's.
 
+use super::ask::Wish;
 use super::pace::Pace;
 use super::record::Record;
 use super::relay::{self, Begun, Limits, Relay};
@@ -12,7 +13,9 @@ use super::{Gateway, ask, forward};
 use bytes::{Bytes, BytesMut};
 use homing_core::ask::{Ask, Cause, Failure, Refusal};
 use homing_runtime::guard::{Checked, Granted};
+use homing_runtime::settings::Verify;
 use homing_runtime::upstream::Upstream;
+use homing_wire::request;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
@@ -87,8 +90,10 @@ async fn answer(
     let late = |_| early(Error::timeout("the request body took too long"));
     let body = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
     let asked = ask::of(gateway, endpoint, &parts.headers, &steering, &body, record, until);
-    let (ask, streams) = asked.await?;
-    let (parts, headers) = (&parts, &forward::request_headers(&parts, record));
+    let (ask, wish) = asked.await?;
+    let mut headers = forward::request_headers(&parts, record);
+    let body = with_usage(gateway, wish, body, &mut headers);
+    let (parts, headers, streams) = (&parts, &headers, wish.streams);
     let to_send = Sending { gateway, upstream, parts, headers, body: &body, streams, until };
     to_send.place(ask, record).await
 }
@@ -121,6 +126,18 @@ async fn read(headers: &HeaderMap, mut body: Incoming, most: usize) -> Result<By
         all.extend_from_slice(&chunk);
     }
     Ok(first.unwrap_or_else(|| all.freeze()))
+}
+
+/// The body as workers get it: the client's, and where the configuration says so, asking for a stream's usage.
+fn with_usage(gateway: &Gateway, wish: Wish, body: Bytes, headers: &mut HeaderMap) -> Bytes {
+    let asks = gateway.settings.index.verify == Verify::InjectUsage;
+    if !asks || !wish.streams || wish.says_options {
+        return body;
+    }
+    let Some(edited) = request::with_usage(&body) else { return body };
+    // Its length was the client's; ours is told anew.
+    headers.remove(CONTENT_LENGTH);
+    edited.into()
 }
 
 /// A request that is ready to go out, to whichever worker.

@@ -10,10 +10,10 @@ use super::pace::Pace;
 use super::record::{Ended, Record};
 use super::reply::Error;
 use bytes::{Bytes, BytesMut};
-use homing_core::ask::Step;
+use homing_core::ask::{self, Step};
 use homing_runtime::guard::Live;
 use homing_wire::sse::SseScanner;
-use homing_wire::usage::parse_usage;
+use homing_wire::usage::{Usage, parse_usage};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::future::Future;
@@ -200,6 +200,10 @@ impl Relay {
             (None, Some(copy)) => parse_usage(copy),
             (None, None) => None,
         };
+        if let (Some(live), Some(usage)) = (&self.live, self.record.usage) {
+            let Usage { prompt_tokens, cached_tokens, .. } = usage;
+            live.progress(Step::Usage(ask::Usage { prompt_tokens, cached_tokens }));
+        }
         // The lease ends with the stream, not with whoever still holds the body.
         self.live = None;
         self.state = State::Done;

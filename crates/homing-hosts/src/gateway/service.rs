@@ -5,6 +5,7 @@ use super::pace::Pace;
 use super::proxy;
 use super::record::Record;
 use super::reply::{self, ReplyBody};
+use homing_core::trust::Shape;
 use homing_runtime::upstream::Upstream;
 use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -39,6 +40,14 @@ impl Endpoint {
         match self {
             Self::Chat => "chat_completions",
             Self::Completions => "completions",
+        }
+    }
+
+    /// What the core calls it.
+    pub(super) fn shape(self) -> Shape {
+        match self {
+            Self::Chat => Shape::Chat,
+            Self::Completions => Shape::Completions,
         }
     }
 }

@@ -44,6 +44,7 @@ fn map(headers: &[(&'static str, &[u8])]) -> HeaderMap {
 /// A body that names this session.
 fn body(id: Option<&str>) -> CommonView<'_> {
     CommonView {
+        says_stream_options: false,
         model: "m".into(),
         stream: false,
         include_usage: false,

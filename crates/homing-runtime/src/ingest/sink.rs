@@ -181,6 +181,9 @@ impl Sink {
     fn doubt_is(&mut self, here: Here<'_>, doubt: u64) {
         if (self.doubt > 0) != (doubt > 0) {
             here.book.uncertain(&self.worker, self.rank.0, doubt > 0);
+            if let Some(id) = here.shell.core().worker_named(&self.worker) {
+                here.shell.core().uncertain(id, self.rank, doubt > 0);
+            }
         }
         self.doubt = doubt;
     }

@@ -5,7 +5,7 @@ use super::raw::{Group, Raw, is_settable};
 use super::types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
     OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings, Subagents,
-    Upstream,
+    Upstream, Verify,
 };
 use super::value::Value;
 use super::{Effective, KEYS, Origin, Status, worker};
@@ -55,6 +55,7 @@ from_value! {
     Policy: Value::Word(word) => Self::from_word(word),
     IndexSource: Value::Word(word) => Self::from_word(word),
     LogFormat: Value::Word(word) => Self::from_word(word),
+    Verify: Value::Word(word) => Self::from_word(word),
 }
 
 impl FromValue for Option<Duration> {
@@ -115,7 +116,11 @@ pub(super) fn convert(raw: &Raw, problems: &mut Problems) -> Result<Settings, Pr
         },
         affinity: affinity(top, problems)?,
         routing: Routing { policy: top.read("routing.policy")? },
-        index: Index { source: top.read("index.source")?, memory: top.read("index.memory")? },
+        index: Index {
+            source: top.read("index.source")?,
+            memory: top.read("index.memory")?,
+            verify: top.read("index.verify")?,
+        },
         log: Log { format: top.read("log.format")?, access: top.read("log.access")? },
         models: worker::models(&raw.models, problems)?,
         workers: worker::workers(&raw.workers, problems)?,

@@ -29,7 +29,6 @@
 //! | `workers.dp_size` | all | but 0 is taken as 1 until ranks are learned from engines |
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
-//! | `index.verify` | `"off"` | predictions are not compared with usage yet; the documented default is `usage` |
 //! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |
 //! | `workers.weight`, `models.aliases` | the defaults | they say "none" |
 //! | `[[workers]]` with a key of `[upstream]` | nothing | one value for every worker yet |
@@ -52,7 +51,7 @@ pub use table::{KEYS, SECTIONS};
 pub use types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, Model,
     OnDown, OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings,
-    Subagents, Upstream, Worker,
+    Subagents, Upstream, Verify, Worker,
 };
 pub use worker::{UrlError, WorkerUrl};
 

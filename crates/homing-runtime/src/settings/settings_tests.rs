@@ -89,6 +89,7 @@ fn nothing_given_is_the_defaults() {
     assert_eq!(settings.affinity.body_fields, ["prompt_cache_key", "metadata.user_id"]);
     assert_eq!(settings.routing.policy, Policy::Kv);
     assert_eq!(settings.index.source, IndexSource::Auto);
+    assert_eq!(settings.index.verify, Verify::Usage);
     assert!(settings.log.access);
     assert!(settings.workers.is_empty() && settings.models.is_empty());
     assert!(settings.effective().iter().all(|line| line.origin == Origin::Default));
@@ -145,7 +146,6 @@ fn every_documented_key_is_known() {
         "retry.budget",
         "tenants",
         "index.memory",
-        "index.verify",
     ];
     assert_eq!(refused, expected);
 }

@@ -8,7 +8,7 @@ use super::keys::{Key, Kind, Section, Shape, Status, Step};
 use super::raw::WORKERS_MAX;
 use super::types::{
     AffinityMode, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload, Policy, RejectAs,
-    Subagents,
+    Subagents, Verify,
 };
 use std::time::Duration;
 
@@ -274,13 +274,10 @@ pub const KEYS: &[Key] = &[
     built("index.memory", Kind::Size { min: 1 << 20, max: 1 << 44 }, "2GiB",
         "Memory of the index of all models together; beyond it what nobody asked for of late is \
          dropped, and counted."),
-    Key {
-        path: "index.verify",
-        kind: words(&["usage", "inject_usage", "off"], &[]),
-        default: "usage",
-        status: Status::Only { value: "off", step: Step::Knowing },
-        doc: "How predicted cached tokens are compared with what the engines report.",
-    },
+    built("index.verify", words(Verify::WORDS, &[]), "usage",
+        "How predicted cached tokens are held against what the engines report. `usage`: by what a \
+         client's own request makes its engine send. `inject_usage`: streams whose request says nothing of \
+         `stream_options` are asked for their usage too, and their clients get one more chunk."),
 
     later("replication.backend", words(&["none", "nats", "etcd"], &[]), "none", Step::Replicas,
         "What routers share bindings over."),

@@ -155,6 +155,18 @@ words! {
 }
 
 words! {
+    /// How predictions are held against what engines report.
+    Verify {
+        /// By the usage that a client's own request makes the engine send.
+        Usage = "usage",
+        /// The same, and streams are asked for their usage on the client's behalf.
+        InjectUsage = "inject_usage",
+        /// Not at all.
+        Off = "off",
+    }
+}
+
+words! {
     /// The form of log lines.
     LogFormat {
         /// For people.
@@ -321,6 +333,8 @@ pub struct Index {
     pub source: IndexSource,
     /// Bytes that the index of all models may take. Default 2 GiB.
     pub memory: usize,
+    /// How its predictions are held against what engines report. Default usage.
+    pub verify: Verify,
 }
 
 /// `[log]`.

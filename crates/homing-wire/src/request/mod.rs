@@ -12,10 +12,12 @@ mod opening;
 mod prompt;
 mod session;
 mod top;
+mod usage;
 
 pub use opening::{Opening, PieceKind};
 pub use prompt::PromptInput;
 pub use session::{BodyPaths, BodySession, MAX_BODY_SESSION_BYTES, PathError};
+pub use usage::with_usage;
 
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -68,6 +70,8 @@ pub struct CommonView<'a> {
     pub stream: bool,
     /// `stream_options.include_usage`: whether the last chunk will tell the usage.
     pub include_usage: bool,
+    /// `stream_options` is there, whatever it says.
+    pub says_stream_options: bool,
     /// The most tokens to generate, in either spelling (`max_completion_tokens` first); `None` where it
     /// is absent or nothing that we can count with, which is for the worker to judge.
     pub max_tokens: Option<u64>,
@@ -151,6 +155,7 @@ impl<'a> CommonView<'a> {
             model,
             stream: flag("stream", top.stream)?.unwrap_or(false),
             include_usage: top.stream_options.is_some_and(top::includes_usage),
+            says_stream_options: top.stream_options.is_some(),
             max_tokens: max_tokens.and_then(top::whole_number),
             n: top.n.and_then(top::whole_number).unwrap_or(1),
             cache_salt: top.cache_salt.and_then(top::text).unwrap_or_default(),

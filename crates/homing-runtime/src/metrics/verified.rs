@@ -1,0 +1,59 @@
+//! What became of predictions: how far off they are, how far they are believed, and why prompt tokens
+//! were computed. Read from the core at each scrape.
+
+use super::family;
+use crate::shell::Shell;
+use homing_core::core::WorkerView;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use std::fmt;
+use std::sync::Weak;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Verified(pub(super) Weak<Shell>);
+
+impl Collector for Verified {
+    fn encode(&self, mut e: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(shell) = self.0.upgrade() else { return Ok(()) };
+        let workers: Vec<_> =
+            shell.core().workers().into_iter().filter(|w| !w.trust.is_empty()).collect();
+        let help = "How far predicted and reported cached tokens are apart lately, in parts of the prompt, \
+                    of the worker's worst API shape: a moving mean over some 16 requests";
+        let error = |w: &WorkerView| w.trust.iter().map(|t| t.error).fold(0.0, f64::max);
+        each(&mut e, "cache_prediction_error", help, &workers, error)?;
+        let help =
+            "How far what the index says of a worker is believed, 0 to 1, of its worst API shape";
+        let trust = |w: &WorkerView| w.trust.iter().map(|t| t.trust.factor()).fold(1.0, f64::min);
+        each(&mut e, "index_trust", help, &workers, trust)?;
+
+        let reuse = shell.core().reuse();
+        let series: Vec<_> = reuse
+            .iter()
+            .flat_map(|(model, reuse)| {
+                let labels = |word| [("model", &**model), ("reuse", word)];
+                reuse.parts().map(|(word, tokens)| (labels(word), tokens))
+            })
+            .collect();
+        let help = "Prompt tokens of answered requests, by what became of them";
+        let series = series.iter().map(|(labels, tokens)| (&labels[..], *tokens));
+        family(&mut e, "prompt_tokens", help, MetricType::Counter, series)
+    }
+}
+
+/// A gauge for each worker.
+fn each(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    workers: &[WorkerView],
+    value: impl Fn(&WorkerView) -> f64,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for worker in workers {
+        let labels = [("worker", &*worker.info.spec.name)];
+        metric.encode_family(&labels)?.encode_gauge(&value(worker))?;
+    }
+    Ok(())
+}
