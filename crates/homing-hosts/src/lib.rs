@@ -4,10 +4,12 @@
 //! server     the process's parts, started and stopped in order
 //! gateway    the OpenAI-compatible proxy
 //! admin      metrics, health, workers, sessions
+//! questions  what tells whether an engine tokenizes as the router does
 //! ```
 
 pub mod admin;
 pub mod gateway;
+mod questions;
 pub mod server;
 
 pub use server::{Server, StartError, load_prompts};

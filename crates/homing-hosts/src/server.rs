@@ -1,7 +1,7 @@
 //! The router as a whole: every part of it started in order, and stopped in order.
 
-use crate::admin;
 use crate::gateway::{Gateway, Listening};
+use crate::{admin, questions};
 use homing_core::time::Time;
 use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
@@ -136,6 +136,7 @@ impl Server {
             tokio::net::TcpListener::bind(listen).await.map_err(failed("admin.listen", listen))?;
         let admin = admin_listener.local_addr().map_err(failed("admin.listen", listen))?;
         let listen = settings.gateway.listen;
+        let questions = questions::of(&settings, &prompts);
         let gateway =
             Gateway::new(shell.clone(), settings.clone(), prompts, pool, life.clone(), &entropy);
         let gateway = Arc::new(gateway);
@@ -151,7 +152,7 @@ impl Server {
                 finished.run_until_cancelled(keeper.keep()).await;
             });
         }
-        let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, life.clone());
+        let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, questions, life.clone());
         life.spawn(fleet.clone().follow(discovery::static_list(settings.workers.clone())));
         let keep_time = shell.clone().keep_time();
         let finished = life.finished().clone();

@@ -3,12 +3,14 @@
 //! * [`discovery`]: the port through which workers come and go;
 //! * `tend`: one worker's task;
 //! * [`sources`]: where its events are;
-//! * `poll`: asking for them, where they are not published.
+//! * `poll`: asking for them, where they are not published;
+//! * [`verify`]: whether its engine sees prompts as we do.
 
 pub mod discovery;
 mod poll;
 pub mod sources;
 mod tend;
+pub mod verify;
 
 use crate::ingest::Ingest;
 use crate::lifecycle::Lifecycle;
@@ -23,6 +25,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tend::Tend;
 use tokio_util::sync::CancellationToken;
+use verify::Questions;
 
 /// Adds, tends and removes workers.
 #[derive(Debug)]
@@ -31,17 +34,19 @@ pub struct Fleet {
     settings: Arc<Settings>,
     ingest: Option<Ingest>,
     upstream: Upstream,
+    questions: Questions,
     life: Lifecycle,
     tended: Mutex<BTreeMap<String, CancellationToken>>,
 }
 
 impl Fleet {
-    /// A fleet without workers. Call it on the runtime that shall tend them.
+    /// A fleet without workers; each is asked `questions` once it serves something. Call it on the runtime that shall tend them.
     #[must_use]
     pub fn new(
         shell: Arc<Shell>,
         settings: Arc<Settings>,
         ingest: Option<Ingest>,
+        questions: Questions,
         life: Lifecycle,
     ) -> Arc<Self> {
         for model in &settings.models {
@@ -49,7 +54,8 @@ impl Fleet {
         }
         // Probes take fresh connections: a kept one says nothing about the port.
         let upstream = Upstream::new(settings.health.timeout, std::time::Duration::ZERO);
-        Arc::new(Self { shell, settings, ingest, upstream, life, tended: Mutex::default() })
+        let tended = Mutex::default();
+        Arc::new(Self { shell, settings, ingest, upstream, questions, life, tended })
     }
 
     /// Follows a discovery until it ends or the last request has.
@@ -105,6 +111,7 @@ impl Fleet {
             self.settings.clone(),
             self.ingest.clone(),
             self.upstream.clone(),
+            self.questions.clone(),
             worker,
         );
         self.life.spawn(async move {

@@ -5,6 +5,7 @@
 
 use super::poll;
 use super::sources::{self, Found};
+use super::verify::{Questions, Verify};
 use crate::ask::Ask;
 use crate::ingest::{Feed, Ingest};
 use crate::settings::{IndexSource, Settings, Worker};
@@ -36,6 +37,7 @@ pub(super) struct Tend {
     worker: Worker,
     /// Asks for events, where the engine wants to be asked. Ends with this.
     poller: JoinSet<()>,
+    verify: Verify,
     /// The life that was last asked what it serves, and how many probes ago.
     asked: Option<(WorkerId, u32)>,
     /// Models for which a missing tokenizer was reported.
@@ -73,10 +75,13 @@ impl Tend {
         settings: Arc<Settings>,
         ingest: Option<Ingest>,
         upstream: Upstream,
+        questions: Questions,
         worker: Worker,
     ) -> Self {
+        let verify = Verify::new(&shell, &settings, &upstream, questions, &worker);
         let ask = Ask { upstream, url: worker.url.clone(), timeout: settings.health.timeout };
         Self {
+            verify,
             shell,
             settings,
             ingest,
@@ -100,6 +105,9 @@ impl Tend {
         loop {
             let probe = self.probe().await;
             let up = self.note(probe) && probe == Probe::Good && self.learn().await;
+            if let Some(id) = self.id().filter(|_| up) {
+                self.verify.count(id).await;
+            }
             tokio::time::sleep(if up { interval } else { pause }).await;
             pause = if up { FIRST_PAUSE.min(interval) } else { (pause * 2).min(interval) };
         }
@@ -183,6 +191,7 @@ impl Tend {
         };
         self.unknown.is_news(None);
         self.tell_about_tokenizers(served.iter().map(|m| m.id.as_str()));
+        let models: Vec<String> = served.iter().map(|m| m.id.clone()).collect();
         let names = served
             .into_iter()
             .map(|m| ServedName { name: m.id, adapter: m.parent.is_some() })
@@ -204,7 +213,11 @@ impl Tend {
             (false, IndexSource::Auto | IndexSource::Approximate) => CacheSource::Routed,
             (false, IndexSource::Events | IndexSource::Off) => CacheSource::Nothing,
         };
-        self.change(FleetChange::Cache(id, Cache { source, capacity })).is_ok()
+        if self.change(FleetChange::Cache(id, Cache { source, capacity })).is_err() {
+            return false;
+        }
+        self.verify.compare(id, &models).await;
+        true
     }
 
     /// Without a tokenizer here prompts can't become blocks: said once a worker.

@@ -3,6 +3,7 @@
 
 use super::Fleet;
 use super::discovery::{Change, static_list};
+use super::verify::Questions;
 use crate::ingest::Ingest;
 use crate::lifecycle::Lifecycle;
 use crate::settings::{Settings, Worker};
@@ -173,7 +174,8 @@ impl World {
         let settings: Arc<Settings> = Arc::new(settings(&text));
         let shell = Shell::new(&settings, &[7; 32]);
         let life = Lifecycle::default();
-        let fleet = Fleet::new(shell.clone(), settings, ingest(&shell), life.clone());
+        let fleet =
+            Fleet::new(shell.clone(), settings, ingest(&shell), Questions::none(), life.clone());
         Self { shell, fleet, life }
     }
 

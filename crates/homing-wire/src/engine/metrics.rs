@@ -120,6 +120,14 @@ impl<'a> Exposition<'a> {
         self.value("process_start_time_seconds")
     }
 
+    /// Prompt tokens that were found in the prefix cache, and those that were looked up there, since the
+    /// engine began, over all its ranks: vLLM's `prefix_cache_hits` and `prefix_cache_queries`.
+    #[must_use]
+    pub fn prefix_cache(&self) -> Option<(u64, u64)> {
+        let count = |name| self.sum(name).filter(|n| n.is_finite() && *n >= 0.0).map(|n| n as u64);
+        Some((count("vllm:prefix_cache_hits_total")?, count("vllm:prefix_cache_queries_total")?))
+    }
+
     /// `vllm:cache_config_info`, which carries its facts as labels.
     #[must_use]
     pub fn cache_config(&self) -> Option<CacheConfig> {

@@ -90,6 +90,16 @@ pub fn parse_models(body: &[u8]) -> Result<Vec<ServedModel>, EngineError> {
     Ok(served.collect())
 }
 
+/// Reads the answer of `/tokenize`: the token ids. `None` where it is something else.
+#[must_use]
+pub fn parse_tokens(body: &[u8]) -> Option<Vec<u32>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        tokens: Vec<u32>,
+    }
+    serde_json::from_slice::<Answer>(body).ok().map(|answer| answer.tokens)
+}
+
 fn read<'a, T: Deserialize<'a>>(path: &'static str, body: &'a [u8]) -> Result<T, EngineError> {
     serde_json::from_slice(body)
         .map_err(|error| EngineError::Malformed { path, detail: error.to_string() })

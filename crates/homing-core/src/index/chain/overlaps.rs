@@ -144,7 +144,7 @@ impl ChainIndex {
     /// The ranks that hold a block in device memory, or will. Those who have gone are in no mask.
     fn near(&self, words: &[u64]) -> Alive {
         let mut near: Alive = self.of(words, Lane::Device).collect();
-        self.add(&mut near, words, Lane::Predicted);
+        self.add_ranks(&mut near, words, Lane::Predicted);
         near
     }
 
@@ -152,9 +152,9 @@ impl ChainIndex {
     fn fold(&self, words: &[u64]) -> [Alive; 3] {
         let near = self.near(words);
         let mut host = near.clone();
-        self.add(&mut host, words, Lane::Host);
+        self.add_ranks(&mut host, words, Lane::Host);
         let mut all = host.clone();
-        self.add(&mut all, words, Lane::Disk);
+        self.add_ranks(&mut all, words, Lane::Disk);
         [near, host, all]
     }
 
@@ -163,7 +163,7 @@ impl ChainIndex {
     }
 
     /// Adds the ranks whose numbers of this lane are in the set.
-    fn add(&self, ranks: &mut Alive, words: &[u64], lane: Lane) {
+    fn add_ranks(&self, ranks: &mut Alive, words: &[u64], lane: Lane) {
         for (i, word) in self.of(words, lane).enumerate().filter(|(_, w)| *w != 0) {
             for bit in members(&[word]) {
                 let member = self.targets.get(i * 64 + bit as usize);
