@@ -1,3 +1,5 @@
+//! Each part by an example, and that the parts add up whatever is said.
+
 use super::*;
 use crate::ids::{DpRank, NameId, WorkerId};
 use crate::trust::Shape;

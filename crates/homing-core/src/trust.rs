@@ -48,13 +48,15 @@ pub enum Shape {
     Chat,
     /// Text or token ids.
     Completions,
+    /// Either, where its tokens are not known here and its text is compared.
+    Text,
 }
 
 impl Shape {
     /// How many there are.
-    pub const COUNT: usize = 2;
+    pub const COUNT: usize = 3;
     /// All of them.
-    pub const ALL: [Self; Self::COUNT] = [Self::Chat, Self::Completions];
+    pub const ALL: [Self; Self::COUNT] = [Self::Chat, Self::Completions, Self::Text];
 
     /// As people read it.
     #[must_use]
@@ -62,6 +64,7 @@ impl Shape {
         match self {
             Self::Chat => "chat",
             Self::Completions => "completions",
+            Self::Text => "text",
         }
     }
 }
@@ -105,7 +108,7 @@ pub(crate) struct Forecast {
     pub(crate) rank: DpRank,
     pub(crate) name: NameId,
     pub(crate) shape: Shape,
-    /// Its tokens were counted here; else nothing is predicted.
+    /// Its tokens were counted here; else all counts are guesses by the length of its text.
     pub(crate) exact: bool,
     pub(crate) block_size: u32,
     pub(crate) tokens: u32,
@@ -130,8 +133,14 @@ struct Verdict {
 impl Forecast {
     /// Held against what the engine says. `uncertain`: the index was being learned anew.
     fn verdict(&self, usage: &Usage, uncertain: bool) -> Verdict {
-        let (ours, block) = (u64::from(self.cached), u64::from(self.block_size.max(1)));
-        let differs = usage.prompt_tokens != u64::from(self.tokens);
+        let (mut ours, mut block) = (u64::from(self.cached), u64::from(self.block_size.max(1)));
+        let differs = self.exact && usage.prompt_tokens != u64::from(self.tokens);
+        if !self.exact {
+            // In the engine's tokens: the same part of the prompt, which may begin and end amid a chunk.
+            let tokens = u64::from(self.tokens.max(1));
+            let scale = |n: u64| n.saturating_mul(usage.prompt_tokens) / tokens;
+            (ours, block) = (scale(ours), scale(block * 2).max(1));
+        }
         let Some(theirs) = usage.cached_tokens else {
             let sign = if differs { Sign::Template } else { Sign::Silent };
             return Verdict { share: None, error: None, sign };
@@ -150,7 +159,7 @@ impl Forecast {
             Sign::Template
         } else if agrees {
             Sign::Agrees
-        } else if !theirs.is_multiple_of(block) {
+        } else if self.exact && !theirs.is_multiple_of(block) {
             Sign::BlockSize
         } else if uncertain {
             Sign::Gap

@@ -94,7 +94,8 @@ impl Book {
         } else {
             page.silent |= forecast.exact;
         }
-        if !forecast.exact {
+        if forecast.block_size == 0 {
+            // Nothing was predicted.
             return None;
         }
         let uncertain = page.uncertain.contains(&forecast.rank);

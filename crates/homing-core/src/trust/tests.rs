@@ -1,3 +1,5 @@
+//! Who is believed, after which requests, and that trust always heals.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -142,6 +144,25 @@ fn f28_a_guess_is_not_judged() {
     book.usage(&guess, &Usage { prompt_tokens: 1, cached_tokens: Some(500) });
     book.silent(&guess);
     assert!(book.view(W).is_empty() && !book.wants_counters(W));
+}
+
+#[test]
+fn f28_a_guess_by_text_is_judged_by_its_part_of_the_prompt() {
+    let guess = |cached| {
+        let (exact, shape, block_size) = (false, Shape::Text, 128);
+        Forecast { exact, shape, block_size, tokens: 2000, ..forecast(cached) }
+    };
+    let text = |book: &Book| book.of(W, Shape::Text).factor();
+    let mut book = Book::default();
+    // Half of what the text seemed to be long, and so is the part of it that is cached.
+    (0..50).for_each(|_| _ = book.usage(&guess(1600), &usage(750)));
+    assert_eq!(text(&book), 1.0);
+    assert!(book.view(W).iter().all(|v| v.likely_cause.is_none()), "lengths say nothing");
+    (0..50).for_each(|_| _ = book.usage(&guess(1600), &usage(0)));
+    assert!(text(&book) < 0.1);
+    assert_eq!(trust(&book), 1.0, "what is known in tokens is believed as before");
+    let most = Usage { prompt_tokens: u64::MAX, cached_tokens: Some(0) };
+    book.usage(&guess(u32::MAX), &most);
 }
 
 #[test]

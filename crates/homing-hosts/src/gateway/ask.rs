@@ -10,6 +10,7 @@ use super::{Gateway, infer, prompt};
 use bytes::Bytes;
 use homing_core::affinity::Outcome;
 use homing_core::ask::Ask;
+use homing_core::trust::Shape;
 use homing_wire::request::{
     ChatView, CommonView, CompletionView, Opening, RequestError, TEXT_PARTS,
 };
@@ -73,7 +74,7 @@ pub(super) async fn of(
     ask.session = session;
     (ask.explicit, ask.constraints) = (steering.explicit(), steering.constraints());
     ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
-    ask.shape = endpoint.shape();
+    ask.shape = if exact { endpoint.shape() } else { Shape::Text };
     Ok((ask, Wish { streams: common.stream, says_options: common.says_stream_options }))
 }
 

@@ -148,6 +148,9 @@ impl Fleet {
     /// was sent to it (`approximate`); or not (`none`, `off`).
     #[must_use]
     pub fn index_state(&self, name: &str) -> &'static str {
+        if !self.tended.lock().contains_key(name) {
+            return "none";
+        }
         let events = self.ingest.as_ref().map(|ingest| ingest.state(name));
         match (self.settings.index.source, events) {
             (IndexSource::Off, _) => "off",

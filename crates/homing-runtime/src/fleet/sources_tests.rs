@@ -77,7 +77,10 @@ async fn each_kind_of_engine_is_told_its_own_switch() {
         let world = follow(&engine, 1);
         eventually("it is said", || lines.count(switch) == before + 1).await;
         is_asked_again(&engine).await;
-        assert_eq!((lines.count(switch), world.fleet.index_state("w")), (before + 1, "none"));
+        assert_eq!(
+            (lines.count(switch), world.fleet.index_state("w")),
+            (before + 1, "approximate")
+        );
         world.end().await;
     }
 }
@@ -98,7 +101,7 @@ async fn f68_more_ranks_than_configured_are_said_once_with_the_setting() {
     let off = r#"{"page_size": 1, "dp_size": 4, "kv_events": null}"#;
     let said = |w: &World| (lines.count(RANKS), w.fleet.index_state("w"));
     for (n, (sources, page, state)) in
-        [("", sglang.as_str(), "events"), (vllm.as_str(), "", "events"), ("", off, "none")]
+        [("", sglang.as_str(), "events"), (vllm.as_str(), "", "events"), ("", off, "approximate")]
             .into_iter()
             .enumerate()
     {
