@@ -41,7 +41,9 @@ pub struct Question {
 /// Makes the questions for a served name, as of a time (templates may print the date); none where prompts
 /// of that name are not tokenized here.
 #[derive(Clone)]
-pub struct Questions(Arc<dyn Fn(&str, Time) -> Vec<Question> + Send + Sync>);
+pub struct Questions(Arc<Make>);
+
+type Make = dyn Fn(&str, Time) -> Vec<Question> + Send + Sync;
 
 impl Questions {
     /// From what makes them: quickly, it runs between probes.
