@@ -178,6 +178,12 @@ impl Partition {
                     let its = [Line::Named(id), Line::Home(id)];
                     self.shaken.extend(its.into_iter().filter(|l| !self.lines.is_empty(*l)));
                 }
+                let moves = |r: &Row| r.drain.is_some_and(|drain| drain.moves(self.latest));
+                if moves(old) && !moves(&row) {
+                    // What had departed is a home again, and in the way of who waits elsewhere by name.
+                    let named = self.lines.tied().filter(|line| matches!(line, Line::Named(_)));
+                    self.shaken.extend(named);
+                }
                 self.rows[i] = row;
                 if lost {
                     self.shake_homes();

@@ -227,6 +227,27 @@ fn r08_who_waits_for_one_rank_closes_no_other_rank_to_new_work() {
     }
 }
 
+/// Found by a storm (seed 197): a home that is one again stands in the way of who waits elsewhere by name.
+#[test]
+fn r08_a_drain_that_is_taken_back_wakes_who_waits_for_another_worker() {
+    for moved in [true, false] {
+        let Full { mut w, home, other, at_home, elsewhere } = full(queueing(8), |_, _| ());
+        w.drain(home, Some(w.now + if moved { Duration::ZERO } else { TEN }));
+        if !moved {
+            w.pass(TEN);
+            w.tick();
+        }
+        let named = w.waiting(at(w.hard("s"), &w.name_of(other), None));
+        nobody_is_awake(&w);
+        w.fleet(FleetChange::Drain(home, None));
+        assert!(all_woken(&w).contains(&named.id()));
+        assert_eq!(refused(w.claim(named)).cause, Cause::Conflict);
+        w.finish(at_home);
+        w.finish(elsewhere);
+        w.quiesce();
+    }
+}
+
 #[test]
 fn r08_a_drain_that_comes_to_its_deadline_wakes_who_waits_for_that_worker() {
     // Whoever tells the time: a tick, or another request.

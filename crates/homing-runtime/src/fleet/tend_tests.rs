@@ -379,7 +379,7 @@ async fn f43_workers_that_come_and_go_quickly_leave_no_task_behind() {
 async fn a_worker_without_events_is_known_as_such_and_a_configured_feed_is_followed() {
     let engine = Engine::up();
     let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
-    assert_eq!(world.fleet.index_state("quiet"), "approximate");
+    assert_eq!(world.fleet.index_state("quiet"), "none", "nobody goes by that name");
     let mut told = engine.worker("told");
     told.kv_events = Some("tcp://127.0.0.1:1".into());
     let workers = vec![engine.worker("quiet"), told];

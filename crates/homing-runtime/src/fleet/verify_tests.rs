@@ -83,7 +83,7 @@ async fn world(extra: &str) -> World {
         tokens: vec![1, 2, 3],
     };
     let questions = Questions::new(move |model, _| match model {
-        "m" => Shape::ALL.map(question).into(),
+        "m" => [Shape::Chat, Shape::Completions].map(question).into(),
         _ => Vec::new(),
     });
     let upstream = Upstream::new(settings.health.timeout, std::time::Duration::ZERO);
