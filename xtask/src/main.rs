@@ -5,6 +5,7 @@
 
 mod accept;
 mod cargo;
+mod fuzz;
 mod steps;
 mod test;
 mod tidy;
@@ -28,6 +29,7 @@ const EXAMPLES: &str = "Examples:
   cargo xtask test                 what CI runs; installs what it needs
   cargo xtask test --fast          while working: format, tidy, clippy, tests
   cargo xtask test --only tidy,clippy
+  cargo xtask fuzz --secs 300 kv_events
   cargo xtask tokenizer            after a change of the tokenizer's maker
   HOMING_BIN=... python3 e2e/python/run.py 'test_recordings*'   some black-box tests alone";
 
@@ -47,6 +49,11 @@ enum Command {
     /// `//!` opening, a file over 500 lines before its tests, left-over work markers, and on clocks,
     /// sockets, files, threads and unordered maps in homing-core.
     Tidy,
+    /// Run the fuzzers of `fuzz/` on whatever peers send; libFuzzer, on the stable compiler.
+    ///
+    /// The inputs begin with testdata; what is worth keeping stays in ~/.cache/homing-fuzz. The first build takes
+    /// minutes.
+    Fuzz(fuzz::Args),
     /// Write the project's own tokenizer.json and chat template, which mock and router share.
     Tokenizer {
         /// Write nothing; fail if the files in the tree are not what the maker makes.
@@ -82,6 +89,7 @@ fn run(command: Command) -> Result<bool> {
     let root = root()?;
     match command {
         Command::Test(args) => test::run(&root, &args),
+        Command::Fuzz(args) => fuzz::run(&root, &args),
         Command::Tidy => tidy::run(&root).map(|()| true),
         Command::Tokenizer { check: true } => check_tokenizer(&root).map(|()| true),
         Command::Tokenizer { check: false } => {

@@ -169,7 +169,8 @@ impl SseScanner {
 
     /// Keeps the beginning of a line, bounded.
     fn keep(&mut self, bytes: &[u8]) {
-        let room = (self.max_data + FIELD_ROOM).saturating_sub(self.line.len());
+        let most = self.max_data.max(MAX_NAME) + FIELD_ROOM;
+        let room = most.saturating_sub(self.line.len());
         let kept = &bytes[..bytes.len().min(room)];
         self.line.extend_from_slice(kept);
         self.line_cut |= kept.len() < bytes.len();

@@ -113,6 +113,21 @@ fn too_much_data_is_dropped_and_said() {
 }
 
 #[test]
+fn bounds_are_the_same_however_a_stream_is_cut() {
+    let long = "n".repeat(500);
+    let stream =
+        format!("event: {long}\ndata: x\n\nevent: {long}\ndata: {long}\n\n: {long}\n{long}: y\n\n");
+    for most in [0, 8, 64, 300] {
+        let one_go = scan_with(&mut SseScanner::with_max_data(most), &[stream.as_bytes()]);
+        for size in 1..stream.len() {
+            let chunks: Vec<&[u8]> = stream.as_bytes().chunks(size).collect();
+            let cut = scan_with(&mut SseScanner::with_max_data(most), &chunks);
+            assert_eq!(cut, one_go, "{most} bytes, in chunks of {size}");
+        }
+    }
+}
+
+#[test]
 fn memory_stays_bounded_whatever_comes() {
     let mut scanner = SseScanner::with_max_data(64);
     for chunk in [&b"data: "[..], b"zzzzzzzzzzzzzzzz", b": no end of line "] {

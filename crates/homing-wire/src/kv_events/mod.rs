@@ -107,6 +107,9 @@ fn read_time(reader: &mut Reader<'_>) -> Result<f64, DecodeError> {
 #[path = "golden_tests.rs"]
 mod golden_tests;
 #[cfg(test)]
+#[path = "index_tests.rs"]
+mod index_tests;
+#[cfg(test)]
 #[path = "layout_tests.rs"]
 mod layout_tests;
 #[cfg(test)]
