@@ -130,7 +130,11 @@ impl Driver {
     pub(super) fn clear_cache(&self) -> bool {
         let mut inner = self.inner.lock();
         let now = self.clock.now();
-        inner.ranks.iter_mut().fold(true, |all, rank| rank.engine.clear_cache(now) && all)
+        let mut all = true;
+        for rank in &mut inner.ranks {
+            all &= rank.engine.clear_cache(now);
+        }
+        all
     }
 
     /// Tokens of prompt and output together at most.

@@ -138,7 +138,7 @@ mod tests {
     fn each_group_loses_what_it_held_and_no_more() {
         let mut groups = Hybrid::default();
         groups.split(vec![stored(None, 1..6), stored(None, 5..6)]);
-        let told = groups.split([6, 5, 5, 5, 2].map(removed).to_vec());
+        let told = groups.split(Vec::from([6, 5, 5, 5, 2].map(removed)));
         let expected: Vec<_> = [(1, 6), (0, 5), (1, 5), (0, 5), (1, 5), (1, 5), (1, 2)]
             .map(|(group, hash)| (Some(group), vec![hash], 0, true))
             .to_vec();
