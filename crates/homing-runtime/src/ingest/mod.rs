@@ -138,7 +138,12 @@ impl Ingest {
     pub fn without_events(&self, worker: &str, kind: Kind, why: &str) {
         if self.book.without_events(worker) {
             let switch = kind.events_switch();
-            tracing::warn!(worker, why, "the worker's cache is unknown: {switch}");
+            tracing::warn!(
+                worker,
+                why,
+                "the worker tells nothing of its cache: what it has is guessed by what it is sent, unless \
+                 index.source says otherwise; {switch}"
+            );
         }
     }
 
