@@ -11,6 +11,7 @@ pub mod event;
 mod groups;
 pub mod naive;
 pub mod recency;
+mod said;
 pub mod seen;
 
 use crate::ids::{DpRank, WorkerId};

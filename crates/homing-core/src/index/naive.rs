@@ -8,6 +8,7 @@
 
 use super::event::{BlockRemoved, BlockStored, KvEvent, Tier};
 use super::groups::{Group, Groups};
+use super::said::{Said, said};
 use super::{Overlap, Overlaps};
 use crate::hash::{ChainHash, EngineHash, HashSpace, Prompt};
 use crate::ids::{DpRank, WorkerId};
@@ -236,33 +237,19 @@ impl NaiveIndex {
             }
             return Applied::Ignored;
         }
-        let Some(tier) = stored.medium.tier() else { return Applied::Ignored };
-        if stored.opaque || stored.block_hashes.is_empty() {
-            return Applied::Ignored;
-        }
-        if tier != Tier::Device && stored.names_only() {
-            let rank = self.targets.entry(key).or_default();
-            for &hash in stored.block_hashes.iter().take(blocks.end).skip(blocks.start) {
-                rank.add_named(tier, hash);
+        let tier = match said(stored, self.block_size) {
+            Err(refused) => return refused,
+            Ok(Said::Named(tier)) => {
+                let rank = self.targets.entry(key).or_default();
+                for &hash in stored.block_hashes.iter().take(blocks.end).skip(blocks.start) {
+                    rank.add_named(tier, hash);
+                }
+                return Applied::Yes;
             }
-            return Applied::Yes;
-        }
+            Ok(Said::Described(tier)) => tier,
+        };
+        self.block_size = Some(stored.block_size);
         let size = stored.block_size as usize;
-        if !(1..=MAX_BLOCK_SIZE).contains(&stored.block_size)
-            || stored.token_ids.len() != size * stored.block_hashes.len()
-        {
-            return Applied::CountMismatch;
-        }
-        match self.block_size {
-            // Lower tiers may have blocks of their own size, and teach nothing.
-            known if tier != Tier::Device && known != Some(stored.block_size) => {
-                return Applied::Ignored;
-            }
-            Some(known) if known != stored.block_size => {
-                return Applied::BlockSizeMismatch { known, got: stored.block_size };
-            }
-            _ => self.block_size = Some(stored.block_size),
-        }
         let told = stored.parent.is_none() || !stored.cache_salt.is_empty();
         let own = told.then(|| HashSpace::new(&stored.lora_name, &stored.cache_salt));
         let rank = self.targets.entry(key).or_default();

@@ -1,7 +1,7 @@
 //! A tiny engine: which blocks it holds, and what it says when they change.
 
 use homing_core::fleet::{Drain, Ranks, ServedName, WorkerSpec};
-use homing_core::hash::{EngineHash, HashSpace, Prompt};
+use homing_core::hash::{EngineHash, HashSpace, Prompt, TEXT_CHUNK};
 use homing_core::ids::WorkerId;
 use homing_core::index::event::{BlockRemoved, BlockStored, KvEvent};
 
@@ -32,6 +32,13 @@ pub(super) struct Engine {
 pub(super) fn prompt(family: u32, blocks: u32) -> Prompt {
     // One token more than the blocks: the last token is always computed anew.
     Prompt::from_tokens(&tokens(family, blocks * BLOCK + 1), BLOCK, HashSpace::default())
+}
+
+/// The same as text, a chunk for each block.
+pub(super) fn text(family: u32, blocks: u32) -> Prompt {
+    let chunk = |b: u32| [family as u8, b as u8].repeat(TEXT_CHUNK / 2);
+    let bytes: Vec<u8> = (0..blocks).flat_map(chunk).chain([0]).collect();
+    Prompt::from_text(&[&bytes], HashSpace::default())
 }
 
 fn tokens(family: u32, n: u32) -> Vec<u32> {

@@ -223,7 +223,10 @@ fn settings(dice: &mut SplitMix) -> CoreSettings {
 impl Storm {
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = SplitMix::new(seed);
-        let settings = settings(&mut dice);
+        let mut settings = settings(&mut dice);
+        let mut engine_dice = SplitMix::new(!seed);
+        settings.predict = Duration::from_millis(one(&mut engine_dice, &[0, 0, 10, 5_000]));
+        settings.index_memory = one(&mut engine_dice, &[2 << 30, 2 << 30, 100_000]);
         let picky = dice.below(6) == 0;
         let core = if picky {
             SelectionCore::with_policy(settings.clone(), dice.roll(), || Box::new(Picky))
@@ -254,7 +257,7 @@ impl Storm {
             requests: 0,
             lines: vec![format!("{settings:?}")],
             seen: BTreeMap::new(),
-            engine_dice: SplitMix::new(!seed),
+            engine_dice,
             dice,
             settings,
         };
@@ -301,6 +304,11 @@ impl Storm {
             self.check_waiting();
         }
         self.check();
+    }
+
+    /// The indexes may have less than they were told.
+    fn cramped(&self) -> bool {
+        self.settings.index_memory < 1 << 20
     }
 
     /// Nobody sleeps who could go, or waits in vain, while nobody in its line is awake (F43). Of what only
@@ -380,7 +388,9 @@ impl Storm {
         for v in &views {
             active += v.part.load.active_requests as usize;
             let e = self.engines.iter().find(|e| e.id == Some(v.info.id)).unwrap();
-            assert_eq!(v.cached_blocks, e.held.iter().sum::<u32>() as usize, "{:?}", v.info.id);
+            let told = e.held.iter().sum::<u32>() as usize;
+            assert!(v.cached_blocks <= told, "{:?}", v.info.id);
+            assert!(v.cached_blocks == told || self.cramped(), "{:?}", v.info.id);
             assert_eq!((v.ranks, v.drain), (e.ranks, e.drain), "{:?}", v.info.id);
         }
         let held = self.grants.len() + self.checked.len() + self.running.len();

@@ -7,9 +7,10 @@ use super::target::{Map, Names, Orphan, Shards};
 use super::{Applied, ChainIndex};
 use crate::hash::{ChainHash, EngineHash, HashSpace};
 use crate::ids::{DpRank, WorkerId};
-use crate::index::event::{BlockStored, Tier};
+use crate::index::event::BlockStored;
 use crate::index::groups::Group;
-use crate::index::naive::{MAX_BLOCK_SIZE, MAX_BLOCKS, MAX_WAITING, MAX_WAITING_TOKENS};
+use crate::index::naive::{MAX_BLOCKS, MAX_WAITING, MAX_WAITING_TOKENS};
+use crate::index::said::{Said, said};
 use std::ops::Range;
 
 /// Hash spaces of one index, at most: adapters and salts. Of those beyond, a block's children must say
@@ -56,37 +57,21 @@ impl ChainIndex {
         if known || !stored.full_attention {
             return stored.group.map_or(Applied::Ignored, |group| self.other_group(key, group));
         }
-        let Some(tier) = stored.medium.tier() else { return Applied::Ignored };
-        if stored.opaque || stored.block_hashes.is_empty() {
-            return Applied::Ignored;
-        }
-        let names_only = tier != Tier::Device && stored.names_only();
-        let size = stored.block_size as usize;
-        if !names_only {
-            if !(1..=MAX_BLOCK_SIZE).contains(&stored.block_size)
-                || stored.token_ids.len() != size * stored.block_hashes.len()
-            {
-                return Applied::CountMismatch;
-            }
-            match self.block_size {
-                // Lower tiers may have blocks of their own size, and teach nothing.
-                known if tier != Tier::Device && known != Some(stored.block_size) => {
-                    return Applied::Ignored;
-                }
-                Some(known) if known != stored.block_size => {
-                    return Applied::BlockSizeMismatch { known, got: stored.block_size };
-                }
-                _ => self.block_size = Some(stored.block_size),
-            }
-        }
+        let said = match said(stored, self.block_size) {
+            Ok(said) => said,
+            Err(refused) => return refused,
+        };
+        let (Said::Named(tier) | Said::Described(tier)) = said;
         let Some((lanes, number)) = self.lanes(key, tier.into()) else { return Applied::TooMany };
         let here = Here { lanes, number };
-        if names_only {
+        if let Said::Named(_) = said {
             for &hash in stored.block_hashes.iter().take(blocks.end).skip(blocks.start) {
                 self.add_named(here, hash);
             }
             return Applied::Yes;
         }
+        self.block_size = Some(stored.block_size);
+        let size = stored.block_size as usize;
         let device = lanes.of(Lane::Device).and_then(|n| self.target_mut(n));
         let group = device.zip(stored.group).map(|(t, group)| t.groups.hear(group, true));
         if group == Some(Group::TooMany) {

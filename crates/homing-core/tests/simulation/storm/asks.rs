@@ -1,13 +1,14 @@
 //! The requests that come: of every kind that a client can make; and what a preview says of one, which
 //! must be what happens next (R16).
 
-use super::super::engine::{FAMILIES, LONGEST, prompt};
+use super::super::engine::{FAMILIES, LONGEST, prompt, text};
 use super::laws::{Claim, Verdict};
 use super::{Line, Meta, NAMES, POOLS, SESSIONS, Storm, WORKERS, any, one};
 use homing_core::affinity::{Outcome, Plan};
 use homing_core::ask::{Ask, Cause, Constraints, Explicit, Session};
 use homing_core::dice::Dice;
 use homing_core::explain::Preview;
+use homing_core::hash::Prompt;
 use homing_core::ids::{DpRank, SessionKey};
 use homing_core::settings::Mode;
 use std::sync::Arc;
@@ -16,6 +17,22 @@ use std::time::Duration;
 impl Storm {
     fn key(&mut self) -> SessionKey {
         SessionKey(self.dice.roll() as u128 % SESSIONS)
+    }
+
+    /// What engines have told is known, whatever else is believed; and nothing else, where nothing is foreseen
+    /// and no text was sent. Where there is little room, less.
+    fn check_overlaps(&self, ask: &Ask, pool: usize, family: u32, blocks: u32) {
+        let cramped = self.cramped();
+        for e in self.engines.iter().filter(|e| e.id.is_some() && e.placed == Some(pool)) {
+            let here = ask.overlaps.iter().filter(|o| Some(o.worker) == e.id);
+            let got = here.map(|o| o.total()).max().unwrap_or(0);
+            let told = if ask.prompt.exact { e.overlap(family, blocks) } else { 0 };
+            let guessed = !self.settings.predict.is_zero() || !ask.text.chain.is_empty();
+            assert!(got >= told || cramped, "{got} of {told} blocks of {:?}", e.id);
+            assert!(got <= told || guessed, "{got} of {told} blocks of {:?}", e.id);
+            let most = ask.prompt.reusable_blocks().max(ask.text.reusable_blocks());
+            assert!(got <= most, "{got} of {most} that can be reused");
+        }
     }
 
     /// One of any kind; `None`: its model is unknown yet.
@@ -27,11 +44,16 @@ impl Storm {
         let family = self.dice.below(FAMILIES as usize) as u32;
         let blocks = self.dice.below(LONGEST as usize + 1) as u32;
         let mut ask = Ask::new(route.partition, route.name, prompt(family, blocks));
-        ask.overlaps = self.core.overlaps(route.partition, &ask.prompt);
-        for e in self.engines.iter().filter(|e| e.id.is_some() && e.placed == Some(pool)) {
-            let got = ask.overlaps.iter().find(|o| Some(o.worker) == e.id).map_or(0, |o| o.blocks);
-            assert_eq!(got, e.overlap(family, blocks), "overlap of {:?}", e.id);
+        if self.engine_dice.below(3) > 0 {
+            ask.text = text(family, blocks);
         }
+        if self.engine_dice.below(4) == 0 {
+            // Nobody could tokenize it.
+            let block_size = ask.text.block_size;
+            ask.prompt = Prompt { block_size, ..Prompt::of_length(ask.prompt.tokens) };
+        }
+        self.core.look_up(&mut ask);
+        self.check_overlaps(&ask, pool, family, blocks);
         if self.dice.below(8) > 0 {
             let mode = one(&mut self.dice, &[Mode::Hard, Mode::Hard, Mode::Soft]);
             let mut session = Session::new(self.key(), mode);

@@ -4,7 +4,10 @@
 use super::super::engine::{FAMILIES, LONGEST};
 use super::{NAMES, POOLS, Storm, WORKERS, any, one};
 use homing_core::dice::Dice;
-use homing_core::fleet::{Drain, FleetChange, FleetEvent, Probe, Ranks, ServedName};
+use homing_core::fleet::{
+    Cache, CacheSource, Drain, FleetChange, FleetEvent, Probe, Ranks, ServedName,
+};
+use homing_core::hash::TEXT_BLOCK;
 use homing_core::ids::{DpRank, WorkerId};
 use homing_core::index::naive::Applied;
 use std::time::Duration;
@@ -61,6 +64,10 @@ impl Storm {
         let served = |n: &&str| ServedName { name: (*n).into(), adapter: n.ends_with("-lora") };
         let serves: Vec<_> = names.iter().map(served).collect();
         self.change(FleetChange::Serves(id, serves.clone()));
+        use CacheSource::{Events, Nothing, Routed};
+        let source = one(&mut self.engine_dice, &[Events, Events, Routed, Nothing]);
+        let capacity = one(&mut self.engine_dice, &[None, Some(8 * u64::from(TEXT_BLOCK))]);
+        self.change(FleetChange::Cache(id, Cache { source, capacity }));
         self.partitions[pool] = self.core.route(POOLS[pool]).ok().map(|r| r.partition);
         let e = &mut self.engines[i];
         if e.placed != Some(pool) {
