@@ -8,6 +8,7 @@
 //! * [`cost`]: how long a step takes; the only place where modelled time comes from.
 //! * [`model`]: [`Engine`] itself: the parts above on one time line, quinn-style (`submit`, `abort`,
 //!   `handle_timeout`, `poll_timeout`, `poll_output`).
+//! * [`fast`]: the same engine on whole blocks, for replays.
 //! * [`metrics`], [`histogram`]: what it measured, written as Prometheus text under vLLM's names; what
 //!   reads such text, and asks for quantiles, is `homing_wire::engine`.
 //!
@@ -16,6 +17,7 @@
 pub mod batch;
 pub mod cache;
 pub mod cost;
+pub mod fast;
 pub mod histogram;
 pub mod metrics;
 pub mod model;
