@@ -17,4 +17,4 @@ pub mod strides;
 mod batch;
 
 pub use cache::{BlockId, Change};
-pub use model::{FastEngine, FastOutput, FastRequest};
+pub use model::{FastEngine, FastMetrics, FastOutput, FastRequest};
