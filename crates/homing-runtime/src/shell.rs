@@ -286,7 +286,8 @@ impl Shell {
 }
 
 /// The one place where the file's words become the core's.
-fn core_settings(s: &Settings) -> CoreSettings {
+#[must_use]
+pub fn core_settings(s: &Settings) -> CoreSettings {
     let a = &s.affinity;
     CoreSettings {
         affinity: AffinitySettings {

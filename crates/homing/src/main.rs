@@ -7,6 +7,8 @@ mod demo;
 mod doctor;
 mod logging;
 mod mock;
+mod progress;
+mod replay;
 mod running;
 mod serve;
 mod sources;
@@ -41,6 +43,8 @@ enum Command {
     Serve(serve::Args),
     /// Run one simulated engine behind the OpenAI API
     Mock(mock::Args),
+    /// Play a request trace through chosen policies in virtual time, without a GPU
+    Replay(replay::Args),
     /// Measure in-process speeds on this machine
     Bench(bench::Args),
     /// Look at a router and its engines: what is wrong or missing, and the flag or setting that mends it
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Mock(args) => mock::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(args) => check::run(&args),

@@ -2,16 +2,15 @@
 //! streamed answer, thinks, and sends the next one.
 
 use super::stage::MODEL;
+use crate::progress::Progress;
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use homing_runtime::upstream::Upstream;
 use homing_sim::workload::{Session, Workload};
 use homing_wire::sse::{SseEvent, SseScanner};
 use http_body_util::{BodyExt, Full};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, stderr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -24,42 +23,6 @@ pub(super) struct Played {
     pub(super) per_worker: BTreeMap<String, u64>,
     /// What went wrong, if anything did.
     pub(super) failed: Vec<String>,
-}
-
-/// Progress on a terminal is a bar, elsewhere a line at each tenth.
-struct Progress {
-    bar: Option<ProgressBar>,
-    lines: bool,
-    total: u64,
-    done: u64,
-}
-
-impl Progress {
-    fn new(total: u64, shown: bool) -> Self {
-        let terminal = stderr().is_terminal();
-        let bar = (shown && terminal).then(|| {
-            let bar = ProgressBar::new(total);
-            // The template is a constant that indicatif accepts.
-            if let Ok(style) = ProgressStyle::with_template(
-                "{bar:40} {pos}/{len} turns  {elapsed} of about {duration}",
-            ) {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Self { bar, lines: shown && !terminal, total, done: 0 }
-    }
-
-    fn turn(&mut self) {
-        self.done += 1;
-        if let Some(bar) = &self.bar {
-            bar.inc(1);
-        }
-        let tenth = |n: u64| n * 10 / self.total.max(1);
-        if self.lines && tenth(self.done) > tenth(self.done - 1) {
-            eprintln!("{}/{} turns", self.done, self.total);
-        }
-    }
 }
 
 struct Shared {
@@ -77,7 +40,7 @@ pub(super) async fn all(
     speedup: f64,
     shown: bool,
 ) -> anyhow::Result<Played> {
-    let progress = Progress::new(workload.turns() as u64, shown);
+    let progress = Progress::new(workload.turns() as u64, "turns", shown);
     let shared = Arc::new(Shared {
         played: Mutex::new((Played::default(), progress)),
         client: Upstream::new(Duration::from_secs(5), Duration::from_secs(30)),
@@ -102,9 +65,7 @@ pub(super) async fn all(
         ended.context("a session")?;
     }
     let mut all = shared.lock();
-    if let Some(bar) = &all.1.bar {
-        bar.finish_and_clear();
-    }
+    all.1.finish();
     Ok(std::mem::take(&mut all.0))
 }
 
@@ -130,7 +91,7 @@ impl Shared {
             replies.push(reply);
             let mut played = self.lock();
             *played.0.per_worker.entry(worker).or_default() += 1;
-            played.1.turn();
+            played.1.step();
         }
         Ok(())
     }
