@@ -44,7 +44,7 @@ pub struct Outage {
 pub struct Config {
     /// Engines; at least one.
     pub workers: usize,
-    /// Each of them.
+    /// Each of them; in blocks of the trace's size, whatever this says.
     pub engine: EngineConfig,
     /// Routers that don't know of each other; requests go to them in turn. At least one.
     pub replicas: usize,

@@ -28,7 +28,9 @@ pub fn run(
     config: &Config,
     ended: &mut dyn FnMut(u64),
 ) -> Result<Outcome, ReplayError> {
-    let mut world = World::new(trace, config)?;
+    let mut config = config.clone();
+    config.engine.cache.block_size = trace.block_size();
+    let mut world = World::new(trace, &config)?;
     while let Some(Reverse((now, _, what))) = world.due.pop() {
         world.happen(now, what)?;
         world.wake(now);
