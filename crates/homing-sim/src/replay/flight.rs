@@ -35,7 +35,9 @@ impl World<'_> {
         let request = &trace.requests[number as usize];
         let at = number as usize % self.routers.len();
         let router = &self.routers[at];
-        let prompt = prompt(trace.blocks(), trace.runs(request), request.prompt_tokens);
+        // Where nobody asks for them, blocks need not be named.
+        let runs = if config.index { trace.runs(request) } else { &[] };
+        let prompt = prompt(trace.blocks(), runs, request.prompt_tokens);
         let ask = router.ask(config, prompt, request.session);
         let admission = router.core.admit(now, ask);
         let state = State::Moving;

@@ -54,6 +54,9 @@ pub struct Config {
     pub affinity: Option<Mode>,
     /// Requests, or sessions that are closed loops, come so many times as often. Positive.
     pub rate_scale: f64,
+    /// Whether routers are told of the engines' caches. Without that they book whole prompts, and a policy that
+    /// weighs caches finds them empty.
+    pub index: bool,
     /// How long KV events take.
     pub event_delay: Duration,
     /// Who fails when.

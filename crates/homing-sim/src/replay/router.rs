@@ -30,7 +30,7 @@ impl Router {
         let core = SelectionCore::new(config.core.clone(), seed);
         let engine = config.engine.cache;
         let cache = Cache {
-            source: CacheSource::Events,
+            source: if config.index { CacheSource::Events } else { CacheSource::Nothing },
             capacity: Some(u64::from(engine.blocks) * u64::from(engine.block_size)),
         };
         let mut ids = Vec::with_capacity(config.workers);

@@ -207,7 +207,8 @@ impl<'a> World<'a> {
                 }
                 FastOutput::Done { request } => self.done(at, request),
                 FastOutput::Cache(changes) => {
-                    let Some(life) = self.lives[worker] else { continue };
+                    let life = self.lives[worker].filter(|_| self.config.index);
+                    let Some(life) = life else { continue };
                     let events = kv::events(self.trace.blocks(), life, &changes);
                     if self.config.event_delay.is_zero() {
                         self.routers.iter().for_each(|r| r.hear(at, worker, &events));

@@ -1,8 +1,7 @@
 //! The flags of `homing replay`, which are the keys of a plan too; and what both come to.
 
 use crate::Failure;
-use homing_core::settings::CoreSettings;
-use homing_core::settings::Mode;
+use homing_core::settings::{CoreSettings, Mode, PolicyKind};
 use homing_runtime::settings::{Override, Policy, Settings, Sources};
 use homing_runtime::shell::core_settings;
 use homing_sim::engine::{CacheConfig, EngineConfig};
@@ -57,6 +56,9 @@ pub(super) struct Keys {
     /// Routers that don't know of each other; requests go to them in turn [default: 1]
     #[arg(long, value_name = "N")]
     replicas: Option<usize>,
+    /// Which policies hear the engines' KV events: all, or none; auto: those that weigh caches [default: auto]
+    #[arg(long, value_name = "WHO")]
+    events: Option<String>,
     /// How long KV events take to the routers [default: 0s]
     #[arg(long, value_name = "DURATION")]
     event_delay: Option<String>,
@@ -85,8 +87,35 @@ pub(super) struct Settled {
     /// Without the core's part, which each policy has its own of.
     pub(super) config: Config,
     pub(super) policies: Vec<(String, CoreSettings)>,
+    pub(super) events: Events,
     pub(super) html: Option<PathBuf>,
     pub(super) affinity: &'static str,
+}
+
+/// Who hears KV events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Events {
+    Auto,
+    All,
+    None,
+}
+
+impl Events {
+    /// Whether a router of this policy does.
+    pub(super) fn heard_by(self, core: &CoreSettings) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            // By name, so that a policy that is not known here hears them.
+            Self::Auto => !matches!(
+                core.policy,
+                PolicyKind::LeastLoaded
+                    | PolicyKind::PowerOfTwo
+                    | PolicyKind::RoundRobin
+                    | PolicyKind::Random
+            ),
+        }
+    }
 }
 
 /// Blocks of all caches together, at most: their bookkeeping takes 16 bytes each.
@@ -141,6 +170,14 @@ impl Keys {
                 return Err(usage(&format!("--affinity {other:?} is not off, hard or soft")));
             }
         };
+        let events = match it.events.as_deref() {
+            None | Some("auto") => Events::Auto,
+            Some("all") => Events::All,
+            Some("none") => Events::None,
+            Some(other) => {
+                return Err(usage(&format!("--events {other:?} is not auto, all or none")));
+            }
+        };
         let mut engine = EngineConfig {
             cache: CacheConfig { blocks, ..CacheConfig::default() },
             // The cache bounds it: traces have prompts of all lengths.
@@ -161,11 +198,13 @@ impl Keys {
                 core,
                 affinity,
                 rate_scale,
+                index: true,
                 event_delay: duration("--event-delay", it.event_delay.as_deref(), "0s")?,
                 outages,
                 seed,
             },
             policies,
+            events,
             html: it.html,
             affinity: word,
         })
@@ -237,6 +276,7 @@ impl Keys {
             busy_active_requests: self.busy_active_requests.or(plan.busy_active_requests),
             queue: self.queue.or(plan.queue),
             replicas: self.replicas.or(plan.replicas),
+            events: self.events.or(plan.events),
             event_delay: self.event_delay.or(plan.event_delay),
             fail: list(self.fail, plan.fail),
             seed: self.seed.or(plan.seed),
@@ -329,6 +369,7 @@ mod tests {
             Keys { rate_scale: Some(f64::NAN), ..keys.clone() },
             Keys { block_size: Some(1), ..keys.clone() },
             Keys { blocks: Some(u32::MAX), ..keys.clone() },
+            Keys { events: Some("some".into()), ..keys.clone() },
             Keys { affinity: Some("firm".into()), ..keys },
         ] {
             assert!(matches!(bad.settle(None), Err(Failure::Usage(_))), "{bad:?}");

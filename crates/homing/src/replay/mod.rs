@@ -50,7 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let config = &settled.config;
     let mut rows = Vec::with_capacity(settled.policies.len());
     for (name, core) in &settled.policies {
-        let config = replay::Config { core: core.clone(), ..config.clone() };
+        let index = settled.events.heard_by(core);
+        let config = replay::Config { core: core.clone(), index, ..config.clone() };
         if !args.json {
             eprintln!("{name}: {} requests", trace.requests.len());
         }
