@@ -193,3 +193,31 @@ fn what_cannot_be_replayed_is_said() {
         assert!(run(&trace, &bad, &mut |_| {}).is_err(), "{bad:?}");
     }
 }
+
+/// Beside what the reference simulator of the field gives for this trace (`data/baselines`): its engines differ from
+/// ours, so the order and the proportions are held, and not the numbers.
+#[test]
+fn a_real_trace_has_the_reference_shapes() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../shared/data/traces/mooncake/conversation_trace.000-035min.jsonl.gz"
+    );
+    let Ok(file) = std::fs::File::open(path) else {
+        eprintln!("skipped: ../shared/data is not beside the checkout");
+        return;
+    };
+    let limit = trace::Options { limit: 2000, ..trace::Options::default() };
+    let trace = trace::read(file, &limit).expect("a right trace");
+    // Our engines are slower than the reference's: half the load is about as much for them.
+    let at = |policy, index| {
+        let it = Config { workers: 8, rate_scale: 0.5, index, ..config(policy, 8192) };
+        play(&trace, &it).hit_rate()
+    };
+    let (best, pooled) = (bounds::best_hit_rate(&trace), bounds::pooled_hit_rate(&trace, 8 * 8192));
+    let (robin, kv) = (at(PolicyKind::RoundRobin, false), at(PolicyKind::Kv, true));
+    assert!(robin < kv && kv < pooled && pooled < best, "{robin} {kv} {pooled} {best}");
+    assert!(
+        (1.3..3.0).contains(&(kv / robin)),
+        "{kv} over {robin}; the reference's are 0.134 and 0.063"
+    );
+}

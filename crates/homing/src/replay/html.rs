@@ -13,6 +13,9 @@ grid-template-columns:repeat(auto-fit,minmax(430px,1fr))}figure{margin:0}figcapt
 svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#555}.grid{stroke:#e5e5e5}\
 polyline{fill:none;stroke-width:1.6}.legend{font-size:.85em;margin:.2em 0}";
 
+/// Workers whose lines are drawn: more can't be told apart.
+const DRAWN: usize = 32;
+
 /// The page.
 pub(super) fn page(report: &Report<'_>) -> String {
     let title = escaped(&report.title());
@@ -105,5 +108,5 @@ fn over_time(outcome: &Outcome, value: impl Fn(&Sample, usize, f64) -> f64) -> V
         let points = outcome.samples.iter().enumerate().map(point).filter(|p| p.1.is_finite());
         Line { name: format!("w{w}"), points: points.collect() }
     };
-    (0..outcome.busy.len()).map(line).collect()
+    (0..outcome.busy.len().min(DRAWN)).map(line).collect()
 }
