@@ -64,11 +64,11 @@ impl Reuse {
 
 impl AddAssign for Reuse {
     fn add_assign(&mut self, more: Self) {
-        self.cached += more.cached;
-        self.new += more.new;
-        self.evicted += more.evicted;
-        self.misplaced += more.misplaced;
-        self.unknown += more.unknown;
+        self.cached = self.cached.saturating_add(more.cached);
+        self.new = self.new.saturating_add(more.new);
+        self.evicted = self.evicted.saturating_add(more.evicted);
+        self.misplaced = self.misplaced.saturating_add(more.misplaced);
+        self.unknown = self.unknown.saturating_add(more.unknown);
     }
 }
 

@@ -15,6 +15,7 @@ fn forecast(cached: u32, best: u32, seen: u32) -> Forecast {
         block_size: 16,
         tokens: 1000,
         cached,
+        told: cached,
         best,
         seen,
     }

@@ -70,8 +70,12 @@ struct Cell {
 }
 
 impl Cell {
-    fn new(pool: Arc<str>, role: Role, state: Partition) -> Self {
-        let (index, text, wants_text, changes, bytes, block_size, seen) = Default::default();
+    fn new(pool: Arc<str>, role: Role, state: Partition, index_memory: usize) -> Self {
+        let (mut index, mut text) = (ChainIndex::default(), RecencyIndex::default());
+        index.bound_predictions(index_memory);
+        text.bound_predictions(index_memory);
+        let (index, text) = (RwLock::new(index), RwLock::new(text));
+        let (wants_text, changes, bytes, block_size, seen) = Default::default();
         let (state, expiry) = (Mutex::new(state), AtomicU64::new(u64::MAX));
         Self {
             pool,

@@ -2,7 +2,7 @@
 //! small segments.
 //!
 //! A plain hash map moves everything when it grows, and with ten million keys that stalls every request
-//! for a second. Here a full segment splits in two, and two that are nearly empty become one: the most that
+//! for a second. Here a full segment splits in two, and two that are half empty become one: the most that
 //! one call ever does is to move 4,096 cells and, each time the keys have doubled, to copy the directory of
 //! 4 bytes a segment.
 //!
@@ -14,8 +14,9 @@ const BITS: u32 = 12;
 const CELLS: usize = 1 << BITS;
 /// A segment splits when it has more than this: linear probing gets slow beyond 7/8.
 const FULL: u16 = (CELLS / 8 * 7) as u16;
-/// Two segments become one when both together have at most this, and one of them at most a quarter of it.
-const SPARSE: u16 = (CELLS / 4) as u16;
+/// Two segments become one when both together have at most this, and one of them at most half of it: then
+/// there is room for as many again before that one splits.
+const SPARSE: u16 = (CELLS / 2) as u16;
 /// Bits of the hash that choose the segment, at most: the others choose the cell.
 const DEEPEST: u8 = 32 - BITS as u8;
 
@@ -178,7 +179,7 @@ impl Keys {
         if let Some(at) = segment.find(hash, |e| e == entry) {
             segment.clear(at);
             self.len -= 1;
-            if self.segments[number].len <= SPARSE / 4 {
+            if self.segments[number].len <= SPARSE / 2 {
                 self.merge(number);
             }
         }
@@ -206,7 +207,7 @@ impl Keys {
     fn merge(&mut self, mut number: usize) {
         loop {
             let Segment { depth, prefix, len, .. } = self.segments[number];
-            if depth == 0 || len > SPARSE / 4 {
+            if depth == 0 || len > SPARSE / 2 {
                 return;
             }
             let other = self.segment(prefix ^ 1 << (32 - u32::from(depth)));

@@ -114,6 +114,8 @@ pub(crate) struct Forecast {
     pub(crate) tokens: u32,
     /// Those that its target holds by the index, whatever that is trusted.
     pub(crate) cached: u32,
+    /// Of these, those that it held already: what was only on its way there is no promise of the index.
+    pub(crate) told: u32,
     /// Those, in front, that some live target holds.
     pub(crate) best: u32,
     /// Those, in front, that came here before or that somebody holds.
@@ -133,24 +135,25 @@ struct Verdict {
 impl Forecast {
     /// Held against what the engine says. `uncertain`: the index was being learned anew.
     fn verdict(&self, usage: &Usage, uncertain: bool) -> Verdict {
-        let (mut ours, mut block) = (u64::from(self.cached), u64::from(self.block_size.max(1)));
+        let [mut told, mut most, mut block] =
+            [self.told, self.cached, self.block_size.max(1)].map(u64::from);
         let differs = self.exact && usage.prompt_tokens != u64::from(self.tokens);
         if !self.exact {
             // In the engine's tokens: the same part of the prompt, which may begin and end amid a chunk.
             let tokens = u64::from(self.tokens.max(1));
             let scale = |n: u64| n.saturating_mul(usage.prompt_tokens) / tokens;
-            (ours, block) = (scale(ours), scale(block * 2).max(1));
+            (told, most, block) = (scale(told), scale(most), scale(block * 2).max(1));
         }
         let Some(theirs) = usage.cached_tokens else {
             let sign = if differs { Sign::Template } else { Sign::Silent };
             return Verdict { share: None, error: None, sign };
         };
-        let off = ours.abs_diff(theirs);
+        let off = told.saturating_sub(theirs).max(theirs.saturating_sub(most));
         let agrees = off <= block;
-        let short = theirs < ours && !agrees;
-        let share = match (ours > block, short) {
+        let short = theirs < told && !agrees;
+        let share = match (told > block, short) {
             (false, _) => None,
-            (true, true) => Some(theirs as f64 / ours as f64),
+            (true, true) => Some(theirs as f64 / told as f64),
             (true, false) => Some(1.0),
         };
         let length = usage.prompt_tokens.max(1) as f64;

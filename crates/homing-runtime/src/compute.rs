@@ -54,8 +54,10 @@ impl ComputePool {
     ) -> Result<T, Behind> {
         let (done, result) = oneshot::channel();
         let job: Job = Box::new(move || {
-            // Whoever asked may have gone.
-            let _ = done.send(job());
+            // Whoever asked may have gone: before it began, or by its end.
+            if !done.is_closed() {
+                let _ = done.send(job());
+            }
         });
         match self.jobs.try_send(job) {
             Ok(()) => match timeout(patience, result).await {

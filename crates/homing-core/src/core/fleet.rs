@@ -121,7 +121,7 @@ impl SelectionCore {
             let settings = self.settings.clone();
             let mut state = Partition::new(id, role, settings, policy, seed, self.writer);
             registry.unplaced().for_each(|row| state.set_unplaced(row));
-            cells.push(Arc::new(Cell::new(pool, role, state)));
+            cells.push(Arc::new(Cell::new(pool, role, state, self.settings.index_memory)));
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::time::Time;
 use std::sync::atomic::Ordering;
 
 /// Pages of an index that are swept while others wait.
-const PAGES: u32 = 32;
+pub(super) const PAGES: u32 = 32;
 /// Steps towards more room that a request's thread takes; ingest and the timer take as many as it needs.
 const STEPS: usize = 4;
 /// Once there is no room, this part of the budget is freed at once.
@@ -53,6 +53,7 @@ impl SelectionCore {
                     continue;
                 }
                 o.blocks = in_blocks(o.blocks, &ask.text, &ask.prompt);
+                o.told = in_blocks(o.told, &ask.text, &ask.prompt);
                 if o.blocks > 0 {
                     found.push(o);
                 }

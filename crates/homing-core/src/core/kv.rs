@@ -3,6 +3,7 @@
 //! (whether the worker still lives, and where) is looked at anew for each.
 
 use super::SelectionCore;
+use super::known::PAGES;
 use crate::ids::{DpRank, WorkerId};
 use crate::index::event::KvEvent;
 use crate::index::naive::Applied;
@@ -56,6 +57,8 @@ impl SelectionCore {
             over.iter().zip(slice.results).for_each(|(e, result)| applied(e, result));
             (rest, done) = (left, slice.part);
             slices += 1;
+            // What is cleared is swept out as it goes, or one message of nothing but that takes all numbers.
+            self.sweep_some(worker);
             if slices.is_multiple_of(MEASURE_EACH) {
                 self.keep_within(worker);
             }
@@ -64,6 +67,16 @@ impl SelectionCore {
             self.sweep();
         }
         self.keep_within(worker);
+    }
+
+    /// Sweeps a little of the worker's index, where there is something to sweep.
+    fn sweep_some(&self, worker: WorkerId) {
+        let place = self.registry.read().place(worker);
+        if let Some(cell) = place.and_then(|p| self.cell(p))
+            && cell.index.read().has_gone()
+        {
+            cell.index(|index| index.sweep(PAGES));
+        }
     }
 
     /// Makes room if the worker's index has grown too large.

@@ -31,6 +31,8 @@ pub struct Overlap {
     /// Leading blocks of the prompt in device memory (or on their way there), at most what the engine can
     /// reuse.
     pub blocks: u32,
+    /// Of these, those that are there already: a prompt on its way is not.
+    pub told: u32,
     /// Blocks behind these that host memory adds.
     pub host: u32,
     /// Blocks behind these that a disk, or a shared store, adds.

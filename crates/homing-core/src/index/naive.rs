@@ -178,22 +178,18 @@ impl NaiveIndex {
         }
         let most = (prompt.reusable_blocks() as usize).min(prompt.chain.len());
         for (&(worker, rank), held) in &self.targets {
-            let run = |deepest: usize| {
+            let run = |deepest: usize, foreseen: bool| {
                 let holds = |c: &&ChainHash| {
-                    held.predicted.contains_key(c)
+                    foreseen && held.predicted.contains_key(c)
                         || held.tiers[..=deepest].iter().any(|t| t.chains.contains_key(c))
                 };
                 prompt.chain[..most].iter().take_while(holds).count() as u32
             };
-            let [blocks, host, disk] = [0, 1, 2].map(run);
+            let told = run(0, false);
+            let [blocks, host, disk] = [0, 1, 2].map(|deepest| run(deepest, true));
             if disk > 0 {
-                found.push(Overlap {
-                    worker,
-                    rank,
-                    blocks,
-                    host: host - blocks,
-                    disk: disk - host,
-                });
+                let (host, disk) = (host - blocks, disk - host);
+                found.push(Overlap { worker, rank, blocks, told, host, disk });
             }
         }
         found

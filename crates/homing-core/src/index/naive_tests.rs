@@ -169,7 +169,7 @@ fn f23_cleared_means_cleared_and_only_this_rank() {
     let found = index.overlaps(&Prompt::from_tokens(&[1, 1, 0], 2, HashSpace::default()));
     assert_eq!(
         found.as_slice(),
-        [Overlap { worker: W, rank: DpRank(1), blocks: 1, host: 0, disk: 0 }]
+        [Overlap { worker: W, rank: DpRank(1), blocks: 1, told: 1, host: 0, disk: 0 }]
     );
 }
 

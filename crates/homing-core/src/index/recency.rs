@@ -72,6 +72,11 @@ impl RecencyIndex {
         }
     }
 
+    /// See [`ChainIndex::bound_predictions`].
+    pub fn bound_predictions(&mut self, bytes: usize) {
+        self.chains.bound_predictions(bytes);
+    }
+
     /// A prompt goes there: see [`ChainIndex::predict`].
     pub fn predict(
         &mut self,

@@ -90,12 +90,26 @@ impl Partition {
                 while overlaps.next_if(|o| (o.worker, o.rank) < (worker, rank)).is_some() {}
                 let overlap = overlaps.next_if(|o| (o.worker, o.rank) == (worker, rank));
                 let (host, disk) = overlap.map_or((0, 0), |o| (o.host, o.disk));
+                // What is farther away follows what is near: where that is only on its way, so is the rest.
+                let told =
+                    overlap.map_or(0, |o| if o.told < o.blocks { o.told } else { o.total() });
                 let overlap = overlap.map_or(0, Overlap::total);
                 let load = self.ledger.of(worker, rank);
                 let trust = self.trust.of(worker, ask.shape);
                 let row = number;
-                let mut c =
-                    Candidate { worker, rank, row, load, overlap, host, disk, trust, homes, fit };
+                let mut c = Candidate {
+                    worker,
+                    rank,
+                    row,
+                    load,
+                    overlap,
+                    told,
+                    host,
+                    disk,
+                    trust,
+                    homes,
+                    fit,
+                };
                 c.fit.add(Fit::BUSY, self.is_busy(&load));
                 c.fit.add(Fit::AWAITED, awaited.has(rank));
                 c.fit.add(Fit::VETOED, !self.policy.admits(&demand, &c));
@@ -388,7 +402,9 @@ fn in_order(overlaps: &Overlaps) -> Cow<'_, [Overlap]> {
 }
 
 pub(super) fn demand(ask: &Ask) -> Demand {
-    Demand { tokens: ask.prompt.tokens, block_size: ask.prompt.block_size }
+    let block_size = ask.prompt.block_size;
+    let unit = if ask.prompt.exact { block_size } else { 0 };
+    Demand { tokens: ask.prompt.tokens, block_size, unit }
 }
 
 /// As [`Partition::standing`], beside a table that is being changed.

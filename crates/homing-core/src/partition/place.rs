@@ -81,7 +81,7 @@ impl Partition {
         considered: usize,
     ) -> Grant {
         let demand = demand(&ask);
-        let (tokens, block_size) = (demand.tokens, demand.block_size);
+        let (tokens, block_size) = (demand.tokens, demand.unit);
         let uncached = demand.uncached(picked.believed());
         let booking = self.ledger.book(picked.worker, picked.rank, tokens, uncached, block_size);
         let forecast = forecast(&ask, all, picked);
@@ -208,6 +208,7 @@ fn forecast(ask: &Ask, all: &Candidates, picked: &Candidate) -> Forecast {
         block_size: demand.block_size,
         tokens: demand.tokens,
         cached: held(picked.overlap),
+        told: held(picked.told),
         best: held(best.max(picked.overlap)),
         seen: held(ask.past.seen.max(best).min(ask.prompt.reusable_blocks())),
     }

@@ -82,6 +82,8 @@ pub struct Candidate {
     pub load: Load,
     /// Leading blocks of the prompt that it holds, in whichever tier.
     pub overlap: u32,
+    /// Those of them that are there already, and not only on their way.
+    pub told: u32,
     /// Those of them that it must bring from host memory,
     pub host: u32,
     /// and from farther away.
@@ -118,6 +120,8 @@ pub struct Demand {
     pub tokens: u32,
     /// Tokens per block; 0 where unknown.
     pub block_size: u32,
+    /// Tokens of what costs are counted in: the same, unless the prompt is only known by its text. 0: the usual.
+    pub unit: u32,
 }
 
 impl Demand {

@@ -74,7 +74,7 @@ impl Policy for Kv {
     /// `prefill * (waiting prefill + this prompt's uncached part + host * blocks there + disk * blocks there)
     /// + decode + request * active + home * homes`, in blocks.
     fn cost(&self, demand: &Demand, c: &Candidate) -> f64 {
-        let block = if demand.block_size == 0 { USUAL_BLOCK } else { f64::from(demand.block_size) };
+        let block = if demand.unit == 0 { USUAL_BLOCK } else { f64::from(demand.unit) };
         let uncached = f64::from(demand.uncached(c.believed()));
         let far = self.host * f64::from(c.host) + self.disk * f64::from(c.disk);
         let prefill = (c.load.prefill_tokens as f64 + uncached) / block + far;

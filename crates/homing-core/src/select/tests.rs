@@ -13,6 +13,7 @@ fn candidate(worker: u32) -> Candidate {
         row: worker as usize,
         load: Load::default(),
         overlap: 0,
+        told: 0,
         host: 0,
         disk: 0,
         trust: Trust::FULL,
@@ -22,7 +23,7 @@ fn candidate(worker: u32) -> Candidate {
 }
 
 fn demand(tokens: u32) -> Demand {
-    Demand { tokens, block_size: 16 }
+    Demand { tokens, block_size: 16, unit: 16 }
 }
 
 /// As a partition does it: picks, and tells the policy what came of it.
@@ -200,7 +201,7 @@ proptest! {
         tokens in any::<u32>(), block in any::<u32>(), overlap in any::<u32>(), more in any::<u32>(),
         active in any::<u32>(), prefill in any::<u64>(), blocks in any::<u64>(), homes in any::<u32>(),
     ) {
-        let demand = Demand { tokens, block_size: block };
+        let demand = Demand { tokens, block_size: block, unit: block };
         for kind in ALL {
             let policy = built_in(kind);
             let mut c = candidate(0);

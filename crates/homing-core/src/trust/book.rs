@@ -92,7 +92,7 @@ impl Book {
             // Better than any counter.
             (page.silent, page.span) = (false, None);
         } else {
-            page.silent |= forecast.exact;
+            page.silent |= forecast.block_size > 0;
         }
         if forecast.block_size == 0 {
             // Nothing was predicted.
@@ -104,8 +104,12 @@ impl Book {
             let checks = &mut record.checks;
             let counts = match (usage.cached_tokens, verdict.error) {
                 (None, _) => &mut checks.unknown,
+                // Nothing but what was on its way: whatever came of it agrees.
+                (_, Some(0.0)) if verdict.share.is_none() && forecast.cached > forecast.told => {
+                    &mut checks.unknown
+                }
                 (_, Some(0.0)) => &mut checks.agreed,
-                (Some(theirs), _) if theirs < u64::from(forecast.cached) => &mut checks.over,
+                (Some(theirs), _) if theirs < u64::from(forecast.told) => &mut checks.over,
                 (Some(_), _) => &mut checks.under,
             };
             *counts += 1;
@@ -116,7 +120,7 @@ impl Book {
 
     /// A request has ended of which the engine said nothing.
     pub(crate) fn silent(&mut self, forecast: &Forecast) {
-        if forecast.exact {
+        if forecast.block_size > 0 {
             self.workers.entry(forecast.worker).or_default().silent = true;
         }
     }

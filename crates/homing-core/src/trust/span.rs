@@ -21,23 +21,26 @@ pub(super) struct Span {
     cached: u64,
     /// A block for each of them may be amiss.
     slack: u64,
-    /// A prompt of unknown tokens was among them.
+    /// A prompt of unknown tokens was among them: all sums are estimates.
     blurred: bool,
+    /// One of which nothing could be predicted.
+    blind: bool,
     shapes: [bool; Shape::COUNT],
 }
 
 impl Span {
     pub(super) fn new(from: Counters) -> Self {
         let shapes = [false; Shape::COUNT];
-        Self { from, tokens: 0, cached: 0, slack: 0, blurred: false, shapes }
+        Self { from, tokens: 0, cached: 0, slack: 0, blurred: false, blind: false, shapes }
     }
 
     /// A request has begun.
     pub(super) fn add(&mut self, forecast: &Forecast) {
         self.blurred |= !forecast.exact;
-        self.tokens += u64::from(forecast.tokens);
-        self.cached += u64::from(forecast.cached);
-        self.slack += u64::from(forecast.block_size);
+        self.blind |= forecast.block_size == 0;
+        self.tokens = self.tokens.saturating_add(u64::from(forecast.tokens));
+        self.cached = self.cached.saturating_add(u64::from(forecast.told));
+        self.slack = self.slack.saturating_add(u64::from(forecast.block_size));
         self.shapes[forecast.shape as usize] = true;
     }
 
@@ -52,18 +55,27 @@ impl Span {
     pub(super) fn verdict(&self, to: Counters, uncertain: bool) -> Option<Verdict> {
         let hits = to.hits.checked_sub(self.from.hits)?;
         let queries = to.queries.checked_sub(self.from.queries)?;
-        let ours = queries >= self.tokens - self.tokens / 10
-            && queries <= self.tokens.saturating_add(self.tokens / 4);
-        if self.blurred || !ours || self.cached <= self.slack {
+        let (least, most) = match self.blurred {
+            false => (self.tokens - self.tokens / 10, self.tokens.saturating_add(self.tokens / 4)),
+            // By four bytes a token, which is off by half at most.
+            true => (self.tokens / 2, self.tokens.saturating_mul(2)),
+        };
+        if self.blind || !(least..=most).contains(&queries) || self.cached <= self.slack {
             return None;
         }
-        let short = self.cached.saturating_sub(hits);
-        if short <= self.slack {
+        // In the engine's tokens.
+        let scale = |n: u64| match self.blurred {
+            false => n,
+            true => n.saturating_mul(queries) / self.tokens.max(1),
+        };
+        let (cached, slack) = (scale(self.cached).max(1), scale(self.slack));
+        let short = cached.saturating_sub(hits);
+        if short <= slack {
             return Some(Verdict { share: Some(1.0), error: Some(0.0), sign: Sign::Agrees });
         }
         let sign = if uncertain { Sign::Gap } else { Sign::Unknown };
-        let error = (short as f64 / self.tokens as f64).min(1.0);
-        let share = hits as f64 / self.cached as f64;
+        let error = (short as f64 / queries.max(1) as f64).min(1.0);
+        let share = hits as f64 / cached as f64;
         Some(Verdict { share: Some(share), error: Some(error), sign })
     }
 }

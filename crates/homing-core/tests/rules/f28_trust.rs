@@ -19,6 +19,7 @@ pub(super) fn ask(w: &World, held: &[(WorkerId, u32)]) -> Ask {
         worker: *worker,
         rank: DpRank(0),
         blocks: *blocks,
+        told: *blocks,
         host: 0,
         disk: 0,
     };

@@ -88,7 +88,7 @@ fn r16_overlaps_meet_their_workers_whatever_their_order() {
     w.down(ids[1]);
     let overlap = |i: usize, rank| {
         let (worker, rank, blocks) = (ids[i], DpRank(rank), i as u32);
-        Overlap { worker, rank, blocks, host: 0, disk: 0 }
+        Overlap { worker, rank, blocks, told: blocks, host: 0, disk: 0 }
     };
     // One who is down is shown all the same; a rank that nobody has; and two who hold nothing.
     let overlaps = [overlap(1, 0), overlap(2, 0), overlap(2, 3), overlap(4, 0)];

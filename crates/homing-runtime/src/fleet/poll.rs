@@ -13,8 +13,8 @@ use tokio::time::Instant;
 /// For a connection, and how long one is kept: the pauses are shorter.
 const CONNECT: Duration = Duration::from_secs(2);
 const KEPT: Duration = Duration::from_secs(3);
-/// What one answer may be: every token is some 60 bytes of it, so this is a million.
-const MAX_ANSWER: usize = 64 << 20;
+/// What one answer may be: every token is some 60 bytes of it, so this is a quarter of a million.
+const MAX_ANSWER: usize = 16 << 20;
 /// For an answer: an engine waits for 2 s for something to tell, and writes it all at once.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// After an answer that told something; what happened meanwhile is told with the next.

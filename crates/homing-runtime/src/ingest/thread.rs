@@ -147,6 +147,7 @@ impl Feeds {
             }
             if events {
                 for frames in up_to(AT_ONCE, &o.sockets.events) {
+                    o.note_message(here);
                     o.stream.take(here, &frames);
                 }
             }
@@ -211,11 +212,23 @@ impl Open {
             let Some([a, b, ..]) = frames.first().map(Vec::as_slice) else { continue };
             let event = u16::from_ne_bytes([*a, *b]);
             let connected = event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw();
-            here.book.connected(&self.want.feed.worker, self.want.feed.rank, connected);
-            self.stream.connected(here, connected);
-            self.missing = (!connected).then_some(here.now);
-            self.said &= !connected;
+            self.connection(here, connected);
         }
+    }
+
+    /// Where this listens, whoever came and went (a probe of the port, the engine's last life) says nothing of
+    /// the one that publishes: its messages do.
+    fn note_message(&mut self, here: Here<'_>) {
+        if self.missing.is_some() && is_wildcard(&self.want.feed.endpoint) {
+            self.connection(here, true);
+        }
+    }
+
+    fn connection(&mut self, here: Here<'_>, connected: bool) {
+        here.book.connected(&self.want.feed.worker, self.want.feed.rank, connected);
+        self.stream.connected(here, connected);
+        self.missing = (!connected).then_some(here.now);
+        self.said &= !connected;
     }
 }
 

@@ -18,7 +18,7 @@ impl ChainIndex {
         self.sets.check(|set| self.nodes.iter().filter(|(_, n)| n.set == set).count());
         for (slot, node) in self.nodes.iter() {
             assert_ne!(node.set, SetId::EMPTY, "node {slot} is nobody's");
-            assert!((node.space as usize) < self.spaces.len(), "a space that is not known");
+            assert!(self.spaces.knows(node), "a space that is not known");
         }
         for (key, lanes) in &self.numbers {
             assert!(lanes.of(Lane::Device).is_some(), "a rank without its own number");

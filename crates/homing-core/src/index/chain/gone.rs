@@ -5,7 +5,11 @@
 use super::ChainIndex;
 use super::nodes::Slot;
 use super::sets::{SetId, TargetNo, Words, set_member};
+use super::spaces::Spaces;
 use crate::ids::{DpRank, WorkerId};
+
+/// So many free numbers are kept in any case.
+const FEW: usize = 256;
 
 /// A round over all pages.
 #[derive(Debug)]
@@ -47,6 +51,12 @@ impl ChainIndex {
             }
         }
         self.tidy();
+    }
+
+    /// Whether there is something to sweep.
+    #[must_use]
+    pub fn has_gone(&self) -> bool {
+        self.sweep.is_some() || !self.retired.is_empty()
     }
 
     /// Looks through some pages for what is left of those who have gone. True: there is more to do.
@@ -99,10 +109,20 @@ impl ChainIndex {
     /// Where nothing is held, nothing is kept.
     pub(super) fn tidy(&mut self) {
         if self.nodes.len() == 0 {
-            (self.spaces, self.space_numbers) = Default::default();
+            self.spaces = Spaces::default();
         }
         if self.free.len() == self.targets.len() {
             (self.free, self.targets, self.masks) = Default::default();
+        } else if self.free.len() > FEW.max(self.targets.len() / 2)
+            && self.retired.is_empty()
+            && self.sweep.is_none()
+        {
+            // The numbers at the end that nobody has any more.
+            let all = self.targets.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+            self.targets.truncate(all);
+            self.targets.shrink_to(2 * all);
+            self.free.retain(|number| usize::from(*number) < all);
+            self.free.shrink_to(2 * self.free.len());
         }
     }
 }

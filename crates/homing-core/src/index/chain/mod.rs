@@ -7,7 +7,7 @@
 //! too.
 //!
 //! * `nodes`: the prefixes;
-//! * `sets`: who holds them;
+//! * `sets`: who holds them; `spaces`: what else they are apart by;
 //! * `lanes`: what a number in a set stands for: a tier of a rank, or what it is predicted to hold;
 //! * `target`: what each of them says in its own words;
 //! * `store`, `remove`: what engines say;
@@ -28,12 +28,12 @@ mod remove;
 mod room;
 mod routed;
 mod sets;
+mod spaces;
 mod store;
 mod target;
 
 use super::event::{KvEvent, Tier};
 use super::naive::Applied;
-use crate::hash::HashSpace;
 use crate::ids::{DpRank, WorkerId};
 use gone::Sweep;
 use lanes::{Lane, Lanes, Member};
@@ -41,9 +41,10 @@ use nodes::Nodes;
 use predict::Predictions;
 use room::Purge;
 use sets::{Sets, TargetNo, Words};
+use spaces::Spaces;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use target::{Map, Target};
+use target::Target;
 
 /// The exact index of one partition.
 #[derive(Debug, Default)]
@@ -66,8 +67,7 @@ pub struct ChainIndex {
     predictions: Predictions,
     purge: Option<Purge>,
     dropped: u64,
-    spaces: Vec<HashSpace>,
-    space_numbers: Map<HashSpace, u16>,
+    spaces: Spaces,
     block_size: Option<u32>,
     /// Nobody announces its blocks.
     nameless: bool,
@@ -131,7 +131,12 @@ impl ChainIndex {
     pub fn bytes(&self) -> usize {
         let targets = self.targets.iter().flatten().map(|m| m.target.bytes()).sum::<usize>();
         let members = self.targets.capacity() * size_of::<Option<Member>>();
-        self.nodes.bytes() + self.sets.bytes() + targets + members + self.predictions.bytes()
+        self.nodes.bytes()
+            + self.sets.bytes()
+            + targets
+            + members
+            + self.predictions.bytes()
+            + self.spaces.bytes()
     }
 
     /// An empty index has no opinion: the engines may come back with another block size.

@@ -4,15 +4,16 @@
 //! prefix is read as a run of memory, and only where the run breaks its next block is looked up. A page
 //! that nobody needs any more is given back.
 //!
-//! A page knows whether it was needed of late. Who makes room goes round; each time it comes by, a page cools
-//! by a degree, and goes when it was cold: the clock, with counters (Corbató, "A paging experiment with the
-//! Multics system", 1968). What was asked for stays for more rounds than what was only told. A block is never
-//! needed without those before it, so what goes first are ends.
+//! A page knows until when it is warm, on a clock that goes on with what is dropped: what was asked for is warm
+//! for longer than what was only told, and beginnings for longer than ends, since engines tell each block
+//! once, and who loses the head of a conversation has lost all of it. Who makes room goes round and takes
+//! what is cold, and where nothing is, what will be first (after the clock with counters; Corbató, "A
+//! paging experiment with the Multics system", 1968).
 
 use super::sets::SetId;
 use crate::hash::{ChainHash, EngineHash};
 use crate::keys::Keys;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Nodes of a page: as many as a word has bits.
 pub(super) const PAGE: u32 = 64;
@@ -20,9 +21,15 @@ pub(super) const PAGE: u32 = 64;
 /// A block that so many follow begins a run.
 const RUN: usize = 8;
 
-/// The heat of a page that has a new node, and of one that was asked for.
-const WARM: u8 = 1;
-const HOT: u8 = 3;
+/// For how long a page is warm that has a new node, and how much longer the first of a sequence is; each one
+/// behind it has one less.
+const WARM: u32 = 1;
+const HEAD: u32 = 2;
+/// The same of one that was asked for.
+const HOT: u32 = 6;
+const HOT_HEAD: u32 = 8;
+/// The clock goes on when so large a part of all pages was dropped.
+const PART: usize = 8;
 
 /// The number of a node.
 pub(super) type Slot = u32;
@@ -43,14 +50,27 @@ pub(super) struct Node {
 
 const _: () = assert!(size_of::<Node>() == 24, "a node is three words");
 
+/// See the module.
+#[derive(Debug, Default)]
+struct Clock {
+    now: u32,
+    /// The page that is looked at next.
+    hand: u32,
+    /// Pages that were dropped since it last went on.
+    dropped: usize,
+    /// Pages that were looked at since one was dropped, and how warm a page may be to be dropped.
+    looked: usize,
+    level: u32,
+}
+
 #[derive(Debug)]
 struct Page {
     /// Which nodes are somebody's, a bit each.
     used: u64,
     /// It is in [`Nodes::roomy`].
     listed: bool,
-    /// Rounds of the clock that it survives yet. Readers set it, and nothing hangs on the order.
-    heat: AtomicU8,
+    /// Until when it is warm. Readers set it, and nothing hangs on the order.
+    warm: AtomicU32,
     nodes: [Node; PAGE as usize],
 }
 
@@ -64,11 +84,12 @@ pub(super) struct Nodes {
     gone: Vec<u32>,
     /// Pages whose nodes were dropped while names may still lead to them: not to be used again yet.
     ghosts: Vec<u32>,
-    /// The clock's hand: a page.
-    hand: u32,
+    clock: Clock,
     by_chain: Keys,
     by_engine: Keys,
     len: usize,
+    /// Nodes that were somebody's, in all.
+    removed: u64,
 }
 
 const EMPTY: Node =
@@ -77,6 +98,11 @@ const EMPTY: Node =
 impl Nodes {
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Counts those that have gone.
+    pub(super) fn removed(&self) -> u64 {
+        self.removed
     }
 
     /// The node, if it is somebody's.
@@ -111,12 +137,13 @@ impl Nodes {
         self.by_engine.find(key(engine.0), |s| self.get(s).is_some_and(is))
     }
 
-    /// Somebody asks for nodes of this page.
-    pub(super) fn touch(&self, page: u32) {
+    /// Somebody asks for nodes of this page, with so many of its prompt before it.
+    pub(super) fn touch(&self, page: u32, before: u32) {
+        let until = self.clock.now + HOT + HOT_HEAD.saturating_sub(before);
         if let Some(Some(page)) = self.pages.get(page as usize)
-            && page.heat.load(Ordering::Relaxed) != HOT
+            && page.warm.load(Ordering::Relaxed) < until
         {
-            page.heat.store(HOT, Ordering::Relaxed);
+            page.warm.store(until, Ordering::Relaxed);
         }
     }
 
@@ -138,11 +165,22 @@ impl Nodes {
         if !self.by_chain.insert(key(chain.0), slot) {
             return None;
         }
+        let now = self.clock.now;
+        let until = match before.filter(|b| b / PAGE != slot / PAGE) {
+            None if before.is_none() => now + WARM + HEAD,
+            // In the page of the one before it.
+            None => now + WARM,
+            Some(before) => {
+                let page = self.pages[(before / PAGE) as usize].as_mut();
+                let until = page.map_or(0, |page| *page.warm.get_mut()).saturating_sub(1);
+                until.clamp(now + WARM, now + WARM + HEAD)
+            }
+        };
         let page = self.pages[(slot / PAGE) as usize].as_mut()?;
         page.used |= 1 << (slot % PAGE);
         page.nodes[(slot % PAGE) as usize] = Node { chain, space, ..EMPTY };
-        let heat = page.heat.get_mut();
-        *heat = WARM.max(*heat);
+        let warm = page.warm.get_mut();
+        *warm = until.max(*warm);
         self.len += 1;
         Some(slot)
     }
@@ -177,8 +215,8 @@ impl Nodes {
                 u32::try_from(self.pages.len() - 1).ok().filter(|n| *n < u32::MAX / PAGE - 1)?
             }
         };
-        let heat = AtomicU8::new(WARM);
-        let page = Page { used: 0, listed: true, heat, nodes: [EMPTY; PAGE as usize] };
+        let warm = AtomicU32::new(self.clock.now);
+        let page = Page { used: 0, listed: true, warm, nodes: [EMPTY; PAGE as usize] };
         self.pages[number as usize] = Some(Box::new(page));
         self.roomy.push(number);
         Some(number * PAGE)
@@ -196,7 +234,7 @@ impl Nodes {
             self.roomy.push(number);
         }
         if self.len == 0 && self.ghosts.is_empty() {
-            *self = Self::default();
+            *self = Self { removed: self.removed, ..Self::default() };
         }
     }
 
@@ -207,6 +245,7 @@ impl Nodes {
             self.by_engine.remove(key(node.engine.0), slot);
         }
         self.len -= 1;
+        self.removed += 1;
         if let Some(page) = &mut self.pages[(slot / PAGE) as usize] {
             page.used &= !(1 << (slot % PAGE));
         }
@@ -221,17 +260,30 @@ impl Nodes {
         if ghost { &mut self.ghosts } else { &mut self.gone }.push(number);
     }
 
-    /// The clock goes on by one page: one that was cold, to be dropped. `None`: it was not, or there is none.
+    /// The hand goes on by one page: one to be dropped. `None`: it is warm, or there is none.
     pub(super) fn tick(&mut self) -> Option<u32> {
-        let number = self.hand;
-        self.hand = if number as usize + 1 < self.pages.len() { number + 1 } else { 0 };
+        let (number, live) = (self.clock.hand, self.live_pages());
+        let clock = &mut self.clock;
+        clock.hand = if number as usize + 1 < self.pages.len() { number + 1 } else { 0 };
+        clock.looked += 1;
+        if clock.looked > self.pages.len() {
+            (clock.looked, clock.level) = (0, clock.level + 1);
+        }
         let page = self.pages.get_mut(number as usize)?.as_mut()?;
-        let heat = page.heat.get_mut();
-        *heat = match heat.checked_sub(1) {
-            Some(less) => less,
-            None => return Some(number),
-        };
-        None
+        if *page.warm.get_mut() > clock.now + clock.level {
+            return None;
+        }
+        (clock.looked, clock.dropped) = (0, clock.dropped + 1);
+        if clock.dropped >= (live / PART).max(1) {
+            (clock.dropped, clock.level) = (0, clock.level.saturating_sub(1));
+            clock.now += 1;
+        }
+        Some(number)
+    }
+
+    /// There is room: what is warm is let alone from now on.
+    pub(super) fn rest(&mut self) {
+        (self.clock.looked, self.clock.level) = (0, 0);
     }
 
     /// The nodes of a page.
@@ -255,7 +307,7 @@ impl Nodes {
     pub(super) fn lay_ghosts(&mut self, n: usize) {
         self.gone.extend(self.ghosts.drain(..n));
         if self.len == 0 && self.ghosts.is_empty() {
-            *self = Self::default();
+            *self = Self { removed: self.removed, ..Self::default() };
         }
     }
 

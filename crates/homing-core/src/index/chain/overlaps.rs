@@ -1,6 +1,6 @@
 //! How far a prompt goes. It is walked once for all targets: who is still in is a bit each, and a target's
-//! answer is where it falls out. Where ranks have more than their device memory, there are three such
-//! fields of bits: who holds every block near, or in host memory at least, or anywhere.
+//! answer is where it falls out. Where ranks hold blocks in more ways than in device memory, there is such a
+//! field of bits for each: who holds every block there, or will, or in host memory at least, or anywhere.
 
 use super::ChainIndex;
 use super::lanes::Lane;
@@ -51,13 +51,11 @@ impl ChainIndex {
         }
         let none = |lane: Lane| self.masks[lane as usize].iter().all(|word| *word == 0);
         match self.special {
-            0 => self.flat(prompt, &mut found, |words, field, falls| field.narrow(words, falls)),
+            0 => self.plain(prompt, &mut found),
             _ if none(Lane::Host) && none(Lane::Disk) => {
-                self.flat(prompt, &mut found, |words, field, falls| {
-                    field.narrow(&self.near(words), falls);
-                });
+                self.layered(prompt, &mut found, |words| self.near(words));
             }
-            _ => self.tiered(prompt, &mut found),
+            _ => self.layered(prompt, &mut found, |words| self.tiers(words)),
         }
         found.sort_unstable_by_key(|o| (o.worker, o.rank));
         found
@@ -68,13 +66,15 @@ impl ChainIndex {
     fn walk(&self, prompt: &Prompt, mut step: impl FnMut(SetId, u32) -> bool) -> u32 {
         let most = (prompt.reusable_blocks() as usize).min(prompt.chain.len());
         let (mut before, mut set, mut page) = (None, SetId::EMPTY, u32::MAX);
+        let mut pages = 0_u32;
         let mut depth = 0;
         for chain in &prompt.chain[..most] {
             let Some(slot) = self.nodes.find(*chain, before) else { break };
             let Some(node) = self.nodes.get(slot) else { break };
             if slot / PAGE != page {
                 page = slot / PAGE;
-                self.nodes.touch(page);
+                self.nodes.touch(page, pages);
+                pages += 1;
             }
             if node.set != set {
                 set = node.set;
@@ -88,74 +88,80 @@ impl ChainIndex {
         depth
     }
 
-    /// Where there is only one tier. `narrow` reads a set.
-    fn flat(
+    /// Where each number is a rank's.
+    fn plain(&self, prompt: &Prompt, found: &mut Overlaps) {
+        let mut field = Field::default();
+        let mut at = |number: TargetNo, depth: u32| {
+            if let (Some(Some(m)), 1..) = (self.targets.get(number as usize), depth) {
+                let (worker, rank) = m.key;
+                let (blocks, told, host, disk) = (depth, depth, 0, 0);
+                found.push(Overlap { worker, rank, blocks, told, host, disk });
+            }
+        };
+        let depth = self.walk(prompt, |set, depth| {
+            field.narrow(self.sets.words(set), |n| at(n, depth));
+            !field.is_empty()
+        });
+        field.narrow(&[], |n| at(n, depth));
+    }
+
+    /// Where ranks hold blocks in several ways: `fold` makes a set into who holds it in the first, in the
+    /// first or second, and so on.
+    fn layered<const N: usize>(
         &self,
         prompt: &Prompt,
         found: &mut Overlaps,
-        narrow: impl Fn(&[u64], &mut Field, &mut dyn FnMut(TargetNo)),
+        fold: impl Fn(&[u64]) -> [Alive; N],
     ) {
-        let mut field = Field::default();
-        let depth = self.walk(prompt, |set, depth| {
-            narrow(self.sets.words(set), &mut field, &mut |n| self.found(n, depth, found));
-            !field.is_empty()
-        });
-        field.narrow(&[], |n| self.found(n, depth, found));
-    }
-
-    fn tiered(&self, prompt: &Prompt, found: &mut Overlaps) {
-        // By where each fell out: near, of host memory, of everything.
-        let mut ends: SmallVec<[(TargetNo, [u32; 3]); 8]> = SmallVec::new();
-        let mut fields: [Field; 3] = Default::default();
-        let mut narrow = |fields: &mut [Field; 3], words: &[Alive; 3], depth: u32| {
+        // By where each fell out of each field.
+        let mut ends: SmallVec<[(TargetNo, [u32; N]); 8]> = SmallVec::new();
+        let mut fields: [Field; N] = std::array::from_fn(|_| Field::default());
+        let mut narrow = |fields: &mut [Field; N], words: &[Alive; N], depth: u32| {
             for (i, (field, words)) in fields.iter_mut().zip(words).enumerate() {
                 field.narrow(words, |n| match ends.iter_mut().find(|(who, _)| *who == n) {
                     Some((_, end)) => end[i..].fill(depth),
-                    None => ends.push((n, [0; 3].map(|_| depth))),
+                    None => ends.push((n, [depth; N])),
                 });
             }
         };
         let depth = self.walk(prompt, |set, depth| {
-            let words = self.fold(self.sets.words(set));
+            let words = fold(self.sets.words(set));
             if depth == 0 {
                 // Who holds the first block anywhere is in, and may fall out at once.
-                let all = words[2].clone();
-                narrow(&mut fields, &[all.clone(), all.clone(), all], 0);
+                narrow(&mut fields, &std::array::from_fn(|_| words[N - 1].clone()), 0);
             }
             narrow(&mut fields, &words, depth);
-            !fields[2].is_empty()
+            !fields[N - 1].is_empty()
         });
-        narrow(&mut fields, &Default::default(), depth);
-        for (number, [near, host, all]) in ends.into_iter().filter(|(_, end)| end[2] > 0) {
+        narrow(&mut fields, &std::array::from_fn(|_| Alive::new()), depth);
+        for (number, end) in ends.into_iter().filter(|(_, end)| end[N - 1] > 0) {
             if let Some(Some(m)) = self.targets.get(number as usize) {
                 let (worker, rank) = m.key;
-                let (host, disk) = (host - near, all - host);
-                found.push(Overlap { worker, rank, blocks: near, host, disk });
+                let (told, blocks) = (end[0], end[1]);
+                let behind = |i: usize| if i < N { end[i] - end[i - 1] } else { 0 };
+                let (host, disk) = (behind(2), behind(3));
+                found.push(Overlap { worker, rank, blocks, told, host, disk });
             }
         }
     }
 
-    fn found(&self, number: TargetNo, blocks: u32, found: &mut Overlaps) {
-        if let (Some(Some(m)), 1..) = (self.targets.get(number as usize), blocks) {
-            found.push(Overlap { worker: m.key.0, rank: m.key.1, blocks, host: 0, disk: 0 });
-        }
-    }
-
-    /// The ranks that hold a block in device memory, or will. Those who have gone are in no mask.
-    fn near(&self, words: &[u64]) -> Alive {
-        let mut near: Alive = self.of(words, Lane::Device).collect();
+    /// The ranks that hold a block in device memory; and those that do or will. Those who have gone are in no
+    /// mask.
+    fn near(&self, words: &[u64]) -> [Alive; 2] {
+        let told: Alive = self.of(words, Lane::Device).collect();
+        let mut near = told.clone();
         self.add_ranks(&mut near, words, Lane::Predicted);
-        near
+        [told, near]
     }
 
-    /// The ranks that hold a block near, in host memory at least, anywhere.
-    fn fold(&self, words: &[u64]) -> [Alive; 3] {
-        let near = self.near(words);
+    /// The same; and those that hold it in host memory at least, and anywhere.
+    fn tiers(&self, words: &[u64]) -> [Alive; 4] {
+        let [told, near] = self.near(words);
         let mut host = near.clone();
         self.add_ranks(&mut host, words, Lane::Host);
         let mut all = host.clone();
         self.add_ranks(&mut all, words, Lane::Disk);
-        [near, host, all]
+        [told, near, host, all]
     }
 
     fn of<'a>(&'a self, words: &'a [u64], lane: Lane) -> impl Iterator<Item = u64> + 'a {

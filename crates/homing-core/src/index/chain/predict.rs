@@ -11,13 +11,25 @@ use std::collections::VecDeque;
 
 /// Blocks that are predicted at a time, at most: beyond it the oldest are believed no longer. 8 MiB.
 const MAX_PREDICTED: usize = 1 << 20;
+/// What such a block takes at most: here, and where it had no node.
+const BYTES: usize = 64;
+/// So large a part of all room may be theirs: what is only on its way must not push out what is there.
+const PART: usize = 8;
 
 /// What is predicted, in the order in which it ends.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Predictions {
     queue: VecDeque<Prediction>,
     /// Blocks of all of them.
     blocks: usize,
+    /// Blocks at a time, at most.
+    most: usize,
+}
+
+impl Default for Predictions {
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), blocks: 0, most: MAX_PREDICTED }
+    }
 }
 
 #[derive(Debug)]
@@ -36,6 +48,11 @@ impl Predictions {
 }
 
 impl ChainIndex {
+    /// Predictions take no more than their part of so many bytes.
+    pub fn bound_predictions(&mut self, bytes: usize) {
+        self.predictions.most = MAX_PREDICTED.min(bytes / PART / BYTES);
+    }
+
     /// A prompt goes to a target: what that doesn't hold of it, from block `from` on, counts as held until
     /// then. Calls come in the order of `until`; one that doesn't is put off.
     pub fn predict(
@@ -81,7 +98,7 @@ impl ChainIndex {
         let serial = member.serial;
         self.predictions.blocks += new.len();
         self.predictions.queue.push_back(Prediction { until, number, serial, blocks: new.into() });
-        while self.predictions.blocks > MAX_PREDICTED && self.end_first().is_some() {}
+        while self.predictions.blocks > self.predictions.most && self.end_first().is_some() {}
     }
 
     /// When the first prediction ends.
@@ -103,7 +120,7 @@ impl ChainIndex {
         let Prediction { number, serial, blocks, .. } = self.predictions.queue.pop_front()?;
         self.predictions.blocks -= blocks.len();
         if self.predictions.queue.is_empty() {
-            self.predictions = Predictions::default();
+            self.predictions.queue = VecDeque::new();
         }
         let member = self.targets.get(number as usize).and_then(Option::as_ref);
         if member.is_none_or(|m| m.serial != serial) {

@@ -10,6 +10,9 @@ use crate::ids::{DpRank, WorkerId};
 use crate::index::event::BlockRemoved;
 use std::ops::Range;
 
+/// A map that is so much larger than what it holds gives its room back.
+const SPARSE: usize = 8;
+
 impl ChainIndex {
     pub(super) fn remove(
         &mut self,
@@ -53,6 +56,9 @@ impl ChainIndex {
                     *more -= 1;
                     if *more == 0 {
                         copies.remove(&hash);
+                        if copies.len() * SPARSE < copies.capacity() {
+                            copies.shrink_to_fit();
+                        }
                     }
                     return;
                 }

@@ -46,7 +46,11 @@ impl ChainIndex {
             self.purge = Some(Purge { ghosts, number: 0, shard: 0 });
             return true;
         }
-        over && (self.drop_orphans() || self.drop_cold())
+        if !over {
+            self.nodes.rest();
+            return false;
+        }
+        self.drop_orphans() || self.drop_cold()
     }
 
     fn drop_orphans(&mut self) -> bool {

@@ -155,6 +155,49 @@ fn f22_orphans_are_the_first_to_go() {
     index.check();
 }
 
+/// Engines tell each block once: an index that is too small for all conversations keeps the beginnings of as
+/// many as it can, and loses none of them whole while others come round.
+#[test]
+fn f22_where_not_all_fits_beginnings_stay() {
+    const LONG: u32 = 2_000;
+    let mut index = ChainIndex::default();
+    let store = |index: &mut ChainIndex, seed: u32| {
+        index.apply(WorkerId(0), DpRank(0), &sequence(seed, LONG));
+    };
+    (0..10).for_each(|seed| store(&mut index, seed));
+    let budget = index.bytes();
+    (10..20).for_each(|seed| store(&mut index, seed));
+    // All come round, one after the other, each with a little more.
+    for turn in 0..10 {
+        for seed in 0..20 {
+            let _ = index.overlaps(&prompt(seed, LONG));
+            index.apply(WorkerId(0), DpRank(0), &sequence(100 + turn * 20 + seed, LONG / 10));
+            while index.make_room(budget) {}
+        }
+    }
+    let held: Vec<u32> = (0..20)
+        .map(|seed| index.overlaps(&prompt(seed, LONG)).first().map_or(0, |o| o.blocks))
+        .collect();
+    assert!(held.iter().filter(|n| **n > 0).count() >= 10, "{held:?}");
+    assert!(held.iter().filter(|n| **n < LONG).count() >= 10, "there is no room for all");
+    index.check();
+}
+
+#[test]
+fn predictions_leave_room_for_what_is_there() {
+    let mut index = ChainIndex::default();
+    index.bound_predictions(1 << 20);
+    index.apply(WorkerId(0), DpRank(0), &sequence(0, 1));
+    for seed in 1..100 {
+        let until = Time::from_micros(5);
+        index.predict(WorkerId(0), DpRank(0), &prompt(seed, 200), 0, until);
+    }
+    assert!(index.bytes() < 300_000, "{}", index.bytes());
+    assert_eq!(index.overlaps(&prompt(99, 200))[0].blocks, 200);
+    assert!(index.overlaps(&prompt(1, 200)).is_empty());
+    index.check();
+}
+
 #[test]
 fn predictions_are_bounded_and_go_with_their_worker() {
     let mut index = ChainIndex::default();

@@ -13,10 +13,6 @@ use crate::index::naive::{MAX_BLOCKS, MAX_WAITING, MAX_WAITING_TOKENS};
 use crate::index::said::{Said, said};
 use std::ops::Range;
 
-/// Hash spaces of one index, at most: adapters and salts. Of those beyond, a block's children must say
-/// their own, or they wait.
-const MAX_SPACES: usize = u16::MAX as usize;
-
 /// Where a block goes.
 #[derive(Clone, Copy)]
 enum Parent {
@@ -192,7 +188,7 @@ impl ChainIndex {
             }
             Parent::Stands(parent) => {
                 let node = *self.nodes.get(parent)?;
-                let space = own.unwrap_or(self.spaces[node.space as usize]);
+                let space = own.unwrap_or(self.spaces.of(&node));
                 let chain = node.chain.then(space.local(tokens));
                 Place { chain, space, before: Some(parent), follow }
             }
@@ -230,7 +226,7 @@ impl ChainIndex {
 
     fn place_of(&self, slot: Slot) -> Option<Place> {
         let node = self.nodes.get(slot)?;
-        let space = self.spaces[node.space as usize];
+        let space = self.spaces.of(&node);
         Some(Place { chain: node.chain, space, before: slot.checked_sub(1), follow: 0 })
     }
 
@@ -253,7 +249,7 @@ impl ChainIndex {
                     let Some((orphan, node)) = orphan.zip(self.nodes.get(slot).copied()) else {
                         break;
                     };
-                    let space = orphan.own.unwrap_or(self.spaces[node.space as usize]);
+                    let space = orphan.own.unwrap_or(self.spaces.of(&node));
                     let chain = node.chain.then(space.local(&orphan.tokens));
                     let place = Place { chain, space, before: Some(slot), follow: 0 };
                     let held = self.hold(number, child, place, orphan.copies, None);
@@ -322,18 +318,5 @@ impl ChainIndex {
         if let Some(target) = self.target_mut(number) {
             target.names = Names::Own { blocks, more: Map::default() };
         }
-    }
-
-    pub(super) fn space(&mut self, space: HashSpace) -> Option<u16> {
-        if let Some(number) = self.space_numbers.get(&space) {
-            return Some(*number);
-        }
-        if self.spaces.len() >= MAX_SPACES {
-            return None;
-        }
-        let number = self.spaces.len() as u16;
-        self.spaces.push(space);
-        self.space_numbers.insert(space, number);
-        Some(number)
     }
 }

@@ -1,7 +1,7 @@
 //! The production index against its oracle: whatever engines say, in whatever order, both answer alike.
 
 use super::*;
-use crate::hash::{EngineHash, Prompt};
+use crate::hash::{EngineHash, HashSpace, Prompt};
 use crate::index::NaiveIndex;
 use crate::index::event::{BlockRemoved, BlockStored, Medium};
 use crate::time::Time;
