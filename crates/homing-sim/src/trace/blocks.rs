@@ -123,7 +123,7 @@ pub fn tokens_of(block: u64, size: u32) -> Vec<u32> {
 
 /// The same, into zeros.
 pub fn put_tokens(block: u64, zeros: &mut [u32]) {
-    // Small blocks have room for the whole number all the same: numbers beyond 2^32 are of large ones.
+    // A block of one token has room for half of it; replays take two at least.
     for (token, part) in zeros.iter_mut().zip([block as u32, (block >> 32) as u32]) {
         *token = part;
     }
