@@ -237,10 +237,10 @@ impl Builder {
 fn in_blocks(ids: &[u64], unit: u32, size: u32) -> Option<Box<dyn Iterator<Item = u64> + '_>> {
     if unit == size {
         Some(Box::new(ids.iter().copied()))
-    } else if unit % size == 0 {
+    } else if unit.is_multiple_of(size) {
         let parts = u64::from(unit / size);
         Some(Box::new(ids.iter().flat_map(move |id| (0..parts).map(move |j| mix(*id, j)))))
-    } else if size % unit == 0 {
+    } else if size.is_multiple_of(unit) {
         let pieces = ids.chunks_exact((size / unit) as usize);
         Some(Box::new(pieces.map(|ids| ids.iter().fold(0, |all, id| mix(all, *id)))))
     } else {

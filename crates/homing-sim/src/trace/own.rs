@@ -84,7 +84,7 @@ pub(super) fn read(
             ids.extend(recorded.path(last).into_iter().filter_map(content));
             parent = Some(last);
         }
-        if line.blocks.len() % DIGITS != 0 {
+        if !line.blocks.len().is_multiple_of(DIGITS) {
             return Err(bad(format!("blocks must be hashes of {DIGITS} digits each")));
         }
         for digits in line.blocks.as_bytes().chunks_exact(DIGITS) {

@@ -33,7 +33,7 @@ pub const MAX_BLOCK_SIZE: u32 = 16_384;
 impl Options {
     /// Tokens per block of a trace that names pieces of `unit` tokens.
     pub(super) fn size(&self, unit: u32) -> Result<u32, String> {
-        let fits = |size: u32| unit % size == 0 || size % unit == 0;
+        let fits = |size: u32| unit.is_multiple_of(size) || size.is_multiple_of(unit);
         match self.block_size {
             Some(size) if size > 0 && size <= MAX_BLOCK_SIZE && fits(size) => Ok(size),
             Some(size) => Err(format!(

@@ -52,7 +52,7 @@ struct Entry {
     think_time: Option<f64>,
     /// A subagent's.
     #[serde(default)]
-    requests: Vec<Entry>,
+    requests: Vec<Self>,
     #[serde(default)]
     tool_tokens: u64,
     #[serde(default)]
