@@ -75,6 +75,8 @@ impl Gateway {
                     "active_requests": c.load.active_requests,
                     "active_prefill_tokens": c.load.prefill_tokens,
                     "active_blocks": c.load.blocks,
+                    // Sessions that live there; the `kv` policy weighs them too.
+                    "homes": c.homes,
                     // What speaks against it; empty: nothing.
                     "against": c.fit.words().collect::<Vec<_>>(),
                 })

@@ -89,6 +89,27 @@ async fn a_preview_tells_what_a_request_then_gets() {
 }
 
 #[tokio::test]
+async fn what_a_candidate_costs_adds_up_with_its_sessions_at_home() {
+    let workers = fleet().await;
+    let world = World::start(&[], &workers.each_ref()).await;
+    for session in ["s", "t"] {
+        world.ask(&turn_with(session, "x-homing-worker", "b")).await;
+    }
+    world.quiet().await;
+    let told = preview(&world, &[]).await;
+    let of = |worker: &str| {
+        let all = told["candidates"].as_array().unwrap();
+        let c = all.iter().find(|c| c["worker"] == worker).unwrap();
+        (c["homes"].as_u64().unwrap(), c["cost"].as_f64().unwrap())
+    };
+    let ((homes_a, cost_a), (homes_b, cost_b)) = (of("a"), of("b"));
+    assert_eq!((homes_a, homes_b), (0, 2), "{told}");
+    // Both are idle and hold nothing of the prompt: the homes are all that tells them apart.
+    assert!((cost_b - cost_a - 2.0 * 16.0).abs() < 1e-9, "{told}");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_preview_tells_each_refusal_in_the_words_of_its_answer() {
     let workers = fleet().await;
     let world = World::start(&[], &workers.each_ref()).await;

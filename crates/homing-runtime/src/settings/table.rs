@@ -312,7 +312,7 @@ pub const KEYS: &[Key] = &[
     built("models.tokenizer", PATH, "",
         "The folder with `tokenizer.json` and the chat template; a relative one starts at the \
          folder that the router is started in. Empty: prompts are not \
-         tokenized, requests are routed by load and session."),
+         tokenized, and compared by their text (see `index.source`)."),
     built("models.chat_template_kwargs", Kind::Json, "",
         "What the engine was started with for its chat template."),
 

@@ -62,7 +62,7 @@ pub(super) fn engine(engine: &Engine, facts: &Facts) -> Vec<Finding> {
         };
         if unknown {
             findings.push(Finding {
-                why: "its prompts can't become blocks, so they are routed by load and session",
+                why: "its prompts can't become blocks, so they are only compared by their text, which is a guess",
                 mend: format!(
                     "write [[models]] with name = \"{model}\" and tokenizer = \"FOLDER\", the folder of the \
                      model that the engine serves"

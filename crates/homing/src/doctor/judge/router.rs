@@ -56,7 +56,7 @@ fn without_workers(facts: &Facts) -> Option<Finding> {
 fn untokenized(facts: &Facts) -> Option<Finding> {
     let count = reached(facts)?.untokenized;
     (count > 0.0).then(|| Finding {
-        why: "such a prompt is routed by load and session, whatever is cached",
+        why: "such a prompt is only compared by its text, with what the router has sent before",
         mend: "images and templates of a request's own can't be rendered here; if there are none, the \
                compute pool is behind: give the router more cores, and see its log at debug level"
             .to_owned(),
