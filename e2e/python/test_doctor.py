@@ -100,8 +100,9 @@ def test_a_template_that_is_not_the_engines():
         with Config([mock], extra) as config, Serve([mock]) as router:
             has_cached(router, mock)
             code, findings, said = doctor(*config, *admin(router))
-        wanted = {"tokenizer_broken", "model_name_mismatch", "tokenizer_missing"}
+        wanted = {"tokenizer_broken", "model_name_mismatch"}
         assert code == 1 and set(findings) == wanted, said
+        assert MODEL in findings["model_name_mismatch"]["mend"], said
 
 
 class Ranked(ScriptedWorker):
@@ -121,6 +122,35 @@ def test_ranks_behind_one_url_and_sglangs_own_flags():
         assert said["findings"][0]["code"] == "ranks_behind_one_url", "the worst comes first"
 
 
+def test_ranks_are_named_before_there_is_a_router():
+    with Mock("--dp-size", "2") as mock:
+        code, findings, said = doctor("--worker", mock.url)
+        assert code == 1 and set(findings) == {"ranks_behind_one_url"}, said
+        assert "write `dp_size = 2`" in findings["ranks_behind_one_url"]["mend"], said
+
+
+def test_a_wrong_setting_is_told_from_a_closed_port():
+    with Mock() as mock:
+        wrong = "tcp://127.0.0.1:1"
+        mock.settings = f'kv_events = "{wrong}"'
+        with Serve([mock], extra=tokenized()) as router, Config([mock], tokenized()) as config:
+            code, findings, said = doctor(*config, *admin(router))
+            assert code == 1 and set(findings) == {"events_unreachable"}, said
+            mend = findings["events_unreachable"]["mend"]
+            assert f'delete `kv_events = "{wrong}"`' in mend and "tcp://*" not in mend, mend
+            # It can't know without the file, and says both.
+            _, findings, said = doctor(*admin(router))
+            assert "delete it or correct it" in findings["events_unreachable"]["mend"], said
+
+
+def test_what_is_turned_off_is_a_note():
+    extra = tokenized() + '[index]\nsource = "off"\nverify = "off"\n'
+    with Mock() as mock, Serve([mock], extra=extra) as router, Config([mock], extra) as config:
+        code, findings, said = doctor(*config, *admin(router))
+        assert code == 0 and set(findings) == {"index_off", "verify_off"}, said
+        assert all(f["severity"] == "note" for f in findings.values()), said
+
+
 def test_tensorrt_llms_events_are_left_to_the_router():
     engine = TensorRtLlm()
     engine.tells({"type": "created", "num_blocks_per_cache_level": [100, 0]})
@@ -136,12 +166,13 @@ def test_who_is_not_there():
             engine.stop()
             eventually(lambda: router.workers()[0]["state"] == "down", "it is down")
             code, findings, said = doctor(*admin(router))
-            assert code == 1 and {"worker_down", "engine_unreachable", "router_unready"} >= set(findings), said
-            assert "worker_down" in findings, said
+            assert code == 1 and {"worker_down", "router_unready"} >= set(findings), said
+            assert "refused" in findings["worker_down"]["what"], "what follows from it is no finding of its own"
             gone = admin(router)
         code, findings, said = doctor(*gone)
         assert code == 1 and set(findings) == {"router_unreachable"}, said
         assert "homing serve" in findings["router_unreachable"]["mend"], said
+        assert "looked at no router and 0 engine(s)\n" in run("doctor", *gone)[1]
         engine.start()
 
 

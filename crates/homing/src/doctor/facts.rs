@@ -12,6 +12,17 @@ pub(super) struct Facts {
     pub(super) engines: Vec<Engine>,
     /// `[[models]]` of the configuration, where one was given.
     pub(super) models: Option<Vec<Model>>,
+    /// What its `[index]` turns off.
+    pub(super) turned_off: TurnedOff,
+}
+
+/// What a configuration has turned off that would tell more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TurnedOff {
+    /// `index.source = "off"`.
+    pub(super) source: bool,
+    /// `index.verify = "off"`.
+    pub(super) verify: bool,
 }
 
 /// What a running router says.
@@ -25,6 +36,8 @@ pub(super) struct Router {
     pub(super) unready: Option<String>,
     /// `homing_prompts_untokenized_total`.
     pub(super) untokenized: f64,
+    /// `homing_index_dropped_blocks_total`.
+    pub(super) dropped: f64,
 }
 
 /// A worker as the router sees it.
@@ -59,6 +72,8 @@ pub(super) struct Engine {
     pub(super) unreachable: Option<String>,
     /// The router's view of it.
     pub(super) routed: Option<Routed>,
+    /// Its `[[workers]]` in the file of `--config`, where that has it.
+    pub(super) written: Option<Written>,
     /// What it is.
     pub(super) kind: Option<Kind>,
     /// The models that it serves, adapters left out.
@@ -77,6 +92,15 @@ pub(super) struct Engine {
     pub(super) tokens: Vec<(String, Tokens)>,
 }
 
+/// What a configuration says of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    /// `kv_events`.
+    pub(super) kv_events: Option<String>,
+    /// `dp_size`, at least 1.
+    pub(super) dp_size: u32,
+}
+
 /// Where an engine's events are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Events {
@@ -87,8 +111,10 @@ pub(super) enum Events {
     Streams {
         /// Whether each of them is repeated somewhere.
         replayed: bool,
-        /// The endpoint of the first one that may be one that the engine connects to.
-        connects_to: Option<String>,
+        /// The endpoint of the first one.
+        endpoint: String,
+        /// Whether the engine surely listens there; else it may be one that it connects to.
+        listens: bool,
     },
     /// Told to whoever asks (TensorRT-LLM).
     Polled,

@@ -3,7 +3,7 @@
 //!
 //! TensorRT-LLM's events are never asked for: who asks takes them away from the router.
 
-use super::facts::{Engine, Events, Facts, Routed, Router};
+use super::facts::{Engine, Events, Facts, Routed, Router, TurnedOff, Written};
 use super::tokens::Tokenizers;
 use bytes::Bytes;
 use homing_core::ask::Failure;
@@ -39,10 +39,20 @@ const PROBE_REPEATS: usize = 32;
 pub(super) struct Wanted {
     /// The router's admin API.
     pub(super) admin: Option<WorkerUrl>,
-    /// Engines beside those that the router names: a name where there is one, and the URL.
-    pub(super) engines: Vec<(Option<String>, WorkerUrl)>,
+    /// Engines whether the router names them or not: those of `--worker`, and those of the configuration.
+    pub(super) engines: Vec<Named>,
+    /// What the configuration turns off.
+    pub(super) turned_off: TurnedOff,
     /// Whether completions of one token may be asked for.
     pub(super) probe: bool,
+}
+
+/// An engine that is named here.
+#[derive(Clone, Debug)]
+pub(super) struct Named {
+    pub(super) url: WorkerUrl,
+    /// Its name and what is written of it, where it is from a configuration.
+    pub(super) written: Option<(String, Written)>,
 }
 
 /// One of `/admin/workers`. Fields that a version doesn't have are as if empty.
@@ -66,7 +76,8 @@ pub(super) async fn gather(wanted: Wanted, tokenizers: Arc<Tokenizers>) -> Facts
     let upstream = Upstream::new(PATIENCE, Duration::ZERO);
     let ask =
         |url: &WorkerUrl| Ask { upstream: upstream.clone(), url: url.clone(), timeout: PATIENCE };
-    let mut facts = Facts { models: tokenizers.models(), ..Facts::default() };
+    let mut facts =
+        Facts { models: tokenizers.models(), turned_off: wanted.turned_off, ..Facts::default() };
     let mut engines: Vec<(Engine, Option<WorkerUrl>)> = Vec::new();
     if let Some(admin) = &wanted.admin {
         let (router, workers) = router(&ask(admin)).await;
@@ -76,10 +87,14 @@ pub(super) async fn gather(wanted: Wanted, tokenizers: Arc<Tokenizers>) -> Facts
             engines.push((engine, url.parse().ok()));
         }
     }
-    for (name, url) in wanted.engines {
-        if !engines.iter().any(|(_, known)| known.as_ref() == Some(&url)) {
-            let name = name.unwrap_or_else(|| url.to_string());
-            engines.push((Engine { name, ..Engine::default() }, Some(url)));
+    for Named { url, written } in wanted.engines {
+        let (name, written) = written.unzip();
+        match engines.iter_mut().find(|(_, known)| known.as_ref() == Some(&url)) {
+            Some((engine, _)) => engine.written = engine.written.take().or(written),
+            None => {
+                let name = name.unwrap_or_else(|| url.to_string());
+                engines.push((Engine { name, written, ..Engine::default() }, Some(url)));
+            }
         }
     }
     let mut asked = JoinSet::new();
@@ -151,6 +166,7 @@ async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
     };
     let metrics = Exposition::parse(&text);
     router.untokenized = metrics.sum("homing_prompts_untokenized_total").unwrap_or(0.0);
+    router.dropped = metrics.sum("homing_index_dropped_blocks_total").unwrap_or(0.0);
     let of = |worker: &str, name: &str, also: Option<(&str, &str)>| -> f64 {
         let is = |label: (&str, &str), s: &homing_wire::engine::metrics::Sample<'_>| {
             s.label(label.0).as_deref() == Some(label.1)
@@ -215,10 +231,10 @@ async fn look_at(engine: &mut Engine, ask: &Ask, tokenizers: &Tokenizers, probe:
 async fn look_at_events(engine: &mut Engine, ask: &Ask) {
     let (kind, said) = match sources::find(ask).await {
         Ok(Found::Streams { kind, sources, said }) => {
-            let may_connect = sources.iter().find(|source| !source.listens);
             engine.events = Events::Streams {
                 replayed: sources.iter().all(|source| source.replay_endpoint.is_some()),
-                connects_to: may_connect.map(|source| source.endpoint.clone()),
+                endpoint: sources.first().map(|s| s.endpoint.clone()).unwrap_or_default(),
+                listens: sources.iter().all(|source| source.listens),
             };
             (kind, said)
         }

@@ -1,10 +1,23 @@
 //! Each finding by the facts that bring it, and by those that don't.
 
 use super::*;
-use crate::doctor::facts::{Engine, Events, Model, Routed, Router, Tokenizer, Tokens};
+use crate::doctor::facts::{
+    Engine, Events, Model, Routed, Router, Tokenizer, Tokens, TurnedOff, Written,
+};
 use crate::doctor::finding::Severity::{self, Broken, Missing, Note};
 use crate::doctor::finding::is_wrong;
 use homing_wire::engine::Kind;
+
+const ENDPOINT: &str = "tcp://10.0.0.1:6001";
+
+/// Events of an engine that listens.
+fn streams(replayed: bool) -> Events {
+    Events::Streams { replayed, endpoint: ENDPOINT.into(), listens: true }
+}
+
+fn written(kv_events: Option<&str>) -> Option<Written> {
+    Some(Written { kv_events: kv_events.map(str::to_owned), dp_size: 1 })
+}
 
 /// An engine of which nothing can be said.
 fn engine() -> Engine {
@@ -12,7 +25,7 @@ fn engine() -> Engine {
         name: "gpu-a".into(),
         kind: Some(Kind::Vllm),
         models: vec!["m".into()],
-        events: Events::Streams { replayed: true, connects_to: None },
+        events: streams(true),
         ranks: Some(1),
         block_size: Some(16),
         prefix_caching: Some(true),
@@ -39,6 +52,7 @@ fn well() -> Facts {
         router: Some(Router { url: "http://127.0.0.1:9464".into(), ..Router::default() }),
         engines: vec![engine()],
         models: Some(vec![Model { name: "m".into(), at: 0, tokenizer: Tokenizer::Loaded }]),
+        turned_off: TurnedOff::default(),
     }
 }
 
@@ -96,6 +110,17 @@ fn a_router_that_is_not_there_or_not_ready() {
     let mut facts = well();
     facts.router.as_mut().unwrap().untokenized = 7.0;
     is(&facts, Note, "prompts_untokenized", "more cores");
+    assert!(!only(&facts).why.contains("load and session"), "they are compared by their text");
+    let mut facts = well();
+    facts.router.as_mut().unwrap().dropped = 3.0;
+    is(&facts, Missing, "index_memory", "raise `index.memory`");
+}
+
+#[test]
+fn what_the_configuration_turns_off() {
+    let with = |source, verify| Facts { turned_off: TurnedOff { source, verify }, ..well() };
+    is(&with(true, false), Note, "index_off", "source = \"auto\"");
+    is(&with(false, true), Note, "verify_off", "verify = \"usage\"");
 }
 
 #[test]
@@ -109,6 +134,13 @@ fn a_worker_that_gets_no_requests() {
     ] {
         is(&with_routed(|routed| routed.state = state.into()), Broken, "worker_down", mend);
     }
+    // It doesn't answer here either, and its events are gone with it: one cause.
+    let mut facts = with_routed(|routed| {
+        (routed.state, routed.index) = ("down".into(), "connecting".into());
+    });
+    facts.engines[0].unreachable = Some("the connection is refused".into());
+    is(&facts, Broken, "worker_down", "health.path");
+    assert!(only(&facts).what.contains("the connection is refused"));
     for state in ["ready", "draining", "overloaded"] {
         assert_eq!(judge(&with_routed(|routed| routed.state = state.into())), []);
     }
@@ -138,6 +170,14 @@ fn f68_ranks_behind_one_url() {
     let mut facts = facts;
     facts.engines[0].routed.as_mut().unwrap().ranks = 4;
     assert_eq!(judge(&facts), []);
+    // Without a router: what is written counts, and where nothing is, one is what a router takes.
+    facts.router = None;
+    facts.engines[0].routed = None;
+    is(&facts, Missing, "ranks_behind_one_url", "write `dp_size = 4` in its [[workers]]");
+    facts.engines[0].written = written(None);
+    is(&facts, Broken, "ranks_behind_one_url", "write `dp_size = 4` in its [[workers]]");
+    facts.engines[0].written.as_mut().unwrap().dp_size = 4;
+    assert_eq!(judge(&facts), []);
 }
 
 #[test]
@@ -157,6 +197,9 @@ fn events_that_are_off_with_the_switch_of_each_engine() {
         };
         is(&off("none"), Missing, "events_off", switch);
         is(&off("approximate"), Note, "events_off", switch);
+        let why = only(&off("approximate")).why;
+        assert!(why.contains("guessed by the text") && !why.contains("don't go"), "{why}");
+        is(&off("connecting"), Broken, "events_unreachable", switch);
         assert_eq!(judge(&off("events")), [], "they are configured by hand");
     }
 }
@@ -169,11 +212,42 @@ fn events_that_do_not_arrive() {
             engine.routed.as_mut().unwrap().index = "connecting".into();
         })
     };
-    let listens = Events::Streams { replayed: true, connects_to: None };
-    is(&connecting(listens), Broken, "events_unreachable", "open the port");
-    let connects = Some("tcp://10.0.0.1:6001".to_owned());
-    let connects = Events::Streams { replayed: true, connects_to: connects };
-    is(&connecting(connects), Broken, "events_unreachable", "write `kv_events = \"tcp://*:6001\"`");
+    let set = |events: Events, kv_events: Option<&str>| {
+        let mut facts = connecting(events);
+        facts.engines[0].written = written(kv_events);
+        facts
+    };
+    let connects = || Events::Streams { replayed: true, endpoint: ENDPOINT.into(), listens: false };
+    const CONNECTS: &str = "write `kv_events = \"tcp://*:6001\"`";
+    is(
+        &set(streams(true), None),
+        Broken,
+        "events_unreachable",
+        "open the port of tcp://10.0.0.1:6001",
+    );
+    is(&set(connects(), None), Broken, "events_unreachable", CONNECTS);
+    // What is written goes before what the engine says, and may be wrong.
+    for events in [streams(true), connects()] {
+        let facts = set(events, Some("tcp://10.0.0.1:18999"));
+        let delete =
+            "delete `kv_events = \"tcp://10.0.0.1:18999\"` from its [[workers]], or correct it";
+        is(&facts, Broken, "events_unreachable", delete);
+        let mend = only(&facts).mend;
+        assert!(mend.contains(ENDPOINT) && !mend.contains("tcp://*"), "{mend}");
+    }
+    let same = set(streams(true), Some(ENDPOINT));
+    is(
+        &same,
+        Broken,
+        "events_unreachable",
+        "open the port of `kv_events = \"tcp://10.0.0.1:6001\"`",
+    );
+    let listening = set(connects(), Some("tcp://*:6001"));
+    is(&listening, Broken, "events_unreachable", "names the router's host");
+    // It isn't known what is written.
+    is(&connecting(connects()), Broken, "events_unreachable", CONNECTS);
+    is(&connecting(connects()), Broken, "events_unreachable", "delete it or correct it");
+    is(&connecting(Events::Unknown), Broken, "events_unreachable", "open the port");
     is(&connecting(Events::Polled), Broken, "events_unreachable", "/kv_cache_events");
     let none = |events: Events| {
         with_engine(|engine| {
@@ -183,8 +257,7 @@ fn events_that_do_not_arrive() {
         })
     };
     is(&none(Events::Polled), Missing, "events_unfollowed", "event_buffer_max_size");
-    let streams = Events::Streams { replayed: true, connects_to: None };
-    is(&none(streams), Missing, "events_unfollowed", "log");
+    is(&none(streams(true)), Missing, "events_unfollowed", "log");
 }
 
 #[test]
@@ -198,15 +271,14 @@ fn events_that_say_nothing() {
 fn f24_events_that_were_lost() {
     let lost = |replayed| {
         with_engine(|engine| {
-            engine.events = Events::Streams { replayed, connects_to: None };
+            engine.events = streams(replayed);
             let routed = engine.routed.as_mut().unwrap();
             (routed.index, routed.lost) = ("uncertain".into(), 2.0);
         })
     };
     is(&lost(true), Missing, "events_uncertain", "passes by itself");
     is(&lost(false), Missing, "events_uncertain", "\"replay_endpoint\":\"tcp://*:5558\"");
-    let off = Events::Streams { replayed: false, connects_to: None };
-    is(&with_engine(|e| e.events = off), Missing, "replay_off", "\"replay_endpoint\"");
+    is(&with_engine(|e| e.events = streams(false)), Missing, "replay_off", "\"replay_endpoint\"");
     is(&with_routed(|routed| routed.failed_replays = 1.0), Missing, "replay_failed", "kv_replay");
 }
 
@@ -245,6 +317,21 @@ fn f27_blocks_of_several_sizes() {
     facts.engines.push(other("gpu-c", "m", 16));
     is(&facts, Broken, "block_size_mismatch", "start it with --block-size 16, as gpu-a");
     assert_eq!(only(&facts).about, "gpu-b");
+    // Its events are refused, and so none of its blocks is known.
+    let routed = facts.engines[1].routed.as_mut().unwrap();
+    (routed.refused, routed.cached_blocks, routed.active_requests) = (5.0, 0, 1);
+    is(&facts, Broken, "block_size_mismatch", "start it with --block-size 16, as gpu-a");
+    // It is the other way round where those of the first are refused.
+    let routed = facts.engines[0].routed.as_mut().unwrap();
+    (routed.refused, routed.cached_blocks) = (5.0, 0);
+    let routed = facts.engines[1].routed.as_mut().unwrap();
+    (routed.refused, routed.cached_blocks) = (0.0, 9);
+    facts.engines.truncate(2);
+    is(&facts, Broken, "block_size_mismatch", "start it with --block-size 32, as gpu-b");
+    assert_eq!(only(&facts).about, "gpu-a");
+    // Those of the right size may be refused for something else.
+    facts.engines[0].block_size = Some(32);
+    is(&facts, Broken, "events_refused", "dp_size");
 }
 
 #[test]
@@ -259,6 +346,33 @@ fn a_model_without_its_tokenizer() {
     facts.models = Some(vec![model("m", Tokenizer::Loaded), model("n", Tokenizer::Loaded)]);
     is(&facts, Missing, "model_name_mismatch", "one of their names: m");
     assert_eq!(only(&facts).about, "models[1]");
+    // A wrong name is one mistake, however many engines serve the right one.
+    facts.models = Some(vec![model("n", Tokenizer::Loaded)]);
+    facts.engines.push(Engine { name: "gpu-b".into(), ..engine() });
+    is(&facts, Missing, "model_name_mismatch", "one of their names: m");
+    assert!(only(&facts).what.contains("`n`"));
+    // Two names are missing, and one can be corrected.
+    facts.engines.truncate(1);
+    facts.engines[0].models.push("o".into());
+    let codes: Vec<_> = judge(&facts).iter().map(|f| f.code).collect();
+    assert_eq!(codes, ["model_name_mismatch", "tokenizer_missing", "tokenizer_missing"]);
+    facts.engines[0].models.pop();
+    // One finding a model.
+    facts.models = Some(vec![]);
+    facts.engines.extend((0..9).map(|n| Engine { name: format!("gpu-{n}"), ..engine() }));
+    assert!(only(&facts).what.ends_with("gpu-a, gpu-0, gpu-1, gpu-2 and 6 more serve"));
+    facts.engines.truncate(1);
+    // Where an engine can't be asked, its name is not known; the one that fits nobody is named.
+    let mut unsure =
+        Facts { router: None, models: Some(vec![model("n", Tokenizer::Loaded)]), ..facts.clone() };
+    unsure.engines.push(Engine { unreachable: Some("no".into()), ..Engine::default() });
+    let findings = judge(&unsure);
+    let found = findings.iter().find(|f| f.code == "tokenizer_missing").unwrap();
+    assert!(
+        found.mend.contains("if models[1] is to be that") && found.mend.contains("`n`"),
+        "{found}"
+    );
+    facts.models = Some(vec![model("m", Tokenizer::Loaded), model("n", Tokenizer::Loaded)]);
     // It may be the one that an engine serves that can't be asked.
     facts.engines.push(Engine { unreachable: Some("no".into()), ..Engine::default() });
     facts.router = None;
@@ -278,10 +392,10 @@ fn f28_prompts_that_are_not_seen_as_the_engine_does() {
 #[test]
 fn the_worst_comes_first_and_notes_alone_are_no_fault() {
     let facts = with_routed(|routed| {
-        routed.cached_blocks = 0;
         routed.failed_replays = 1.0;
         routed.refused = 1.0;
     });
+    let facts = Facts { turned_off: TurnedOff { source: false, verify: true }, ..facts };
     let findings = judge(&facts);
     let seen: Vec<_> = findings.iter().map(|f| f.severity).collect();
     assert_eq!(seen, [Broken, Missing, Note]);

@@ -12,10 +12,10 @@ mod tokens;
 
 use crate::sources::load;
 use crate::{Failure, running};
-use facts::Facts;
+use facts::{Facts, TurnedOff, Written};
 use finding::{Finding, Severity, is_wrong};
-use gather::Wanted;
-use homing_runtime::settings::{Settings, WorkerUrl};
+use gather::{Named, Wanted};
+use homing_runtime::settings::{IndexSource, Settings, Verify, WorkerUrl};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,11 +85,18 @@ fn wanted(args: &Args, settings: Option<&Settings>) -> Result<Wanted, Failure> {
     };
     let mut engines = Vec::new();
     for text in &args.workers {
-        engines.push((None, url(text, "--worker")?));
+        engines.push(Named { url: url(text, "--worker")?, written: None });
     }
     let configured = settings.map_or(&[][..], |settings| &settings.workers);
-    engines.extend(configured.iter().map(|w| (Some(w.id.clone()), w.url.clone())));
-    Ok(Wanted { admin, engines, probe: args.probe })
+    engines.extend(configured.iter().map(|w| {
+        let written = Written { kv_events: w.kv_events.clone(), dp_size: w.dp_size.into() };
+        Named { url: w.url.clone(), written: Some((w.id.clone(), written)) }
+    }));
+    let turned_off = settings.map_or_else(TurnedOff::default, |settings| TurnedOff {
+        source: settings.index.source == IndexSource::Off,
+        verify: settings.index.verify == Verify::Off,
+    });
+    Ok(Wanted { admin, engines, turned_off, probe: args.probe })
 }
 
 /// What was not looked at, and how it could be.
@@ -121,8 +128,11 @@ fn text_of(facts: &Facts, findings: &[Finding], unseen: &[&str]) -> String {
     }
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
     let (broken, missing) = (count(Severity::Broken), count(Severity::Missing));
-    let router = if facts.router.is_some() { "the router" } else { "no router" };
-    let looked = format!("looked at {router} and {} engine(s)", facts.engines.len());
+    // Who doesn't answer was not looked at.
+    let heard = facts.router.as_ref().is_some_and(|router| router.unreachable.is_none());
+    let router = if heard { "the router" } else { "no router" };
+    let engines = facts.engines.iter().filter(|engine| engine.unreachable.is_none()).count();
+    let looked = format!("looked at {router} and {engines} engine(s)");
     text += &match broken + missing {
         0 => format!("nothing is wrong; {looked}\n"),
         _ => format!("{broken} broken, {missing} missing; {looked}\n"),

@@ -1,33 +1,24 @@
-//! An engine: whether it serves, and whether it tells of its cache.
+//! An engine: whether it serves, and what it was started with. Its events are `events`'.
 
-use crate::doctor::facts::{Engine, Events, Routed};
+use super::events;
+use crate::doctor::facts::{Engine, Routed};
 use crate::doctor::finding::{Finding, Severity};
 use homing_wire::engine::Kind;
 use std::collections::BTreeMap;
 
 /// Everything about one engine. Of one that can't be asked, only what the router says.
 pub(super) fn judge(engine: &Engine) -> Vec<Finding> {
-    let questions = [
-        state,
-        unreachable,
-        unknown_models,
-        ranks,
-        events_off,
-        events_unreachable,
-        unfollowed,
-        events_silent,
-        uncertain,
-        refused,
-        malformed,
-        replay_off,
-        replay_failed,
-        prefix_caching,
-        details,
-    ];
-    questions.iter().filter_map(|ask| ask(engine)).collect()
+    let questions: [fn(&Engine) -> Option<Finding>; 6] =
+        [state, unreachable, unknown_models, ranks, prefix_caching, details];
+    questions.iter().chain(&events::QUESTIONS).filter_map(|ask| ask(engine)).collect()
 }
 
-fn finding(engine: &Engine, severity: Severity, code: &'static str, what: String) -> Finding {
+pub(super) fn finding(
+    engine: &Engine,
+    severity: Severity,
+    code: &'static str,
+    what: String,
+) -> Finding {
     let about = engine.name.clone();
     Finding { severity, code, about, what, why: "", mend: String::new() }
 }
@@ -37,11 +28,11 @@ fn reached(engine: &Engine) -> bool {
     engine.unreachable.is_none()
 }
 
-fn kind(engine: &Engine) -> Kind {
+pub(super) fn kind(engine: &Engine) -> Kind {
     engine.kind.unwrap_or_default()
 }
 
-fn indexed<'a>(engine: &'a Engine, state: &str) -> Option<&'a Routed> {
+pub(super) fn indexed<'a>(engine: &'a Engine, state: &str) -> Option<&'a Routed> {
     engine.routed.as_ref().filter(|routed| routed.index == state)
 }
 
@@ -61,10 +52,14 @@ fn state(engine: &Engine) -> Option<Finding> {
         "unauthorized" => "the engine wants an API key that requests don't carry",
         _ => "see the engine's own log, and the router's",
     };
+    let here = match &engine.unreachable {
+        Some(why) => format!("the worker is {state}, and doesn't answer here either: {why}"),
+        None => format!("the worker is {state}"),
+    };
     Some(Finding {
         why: "it gets no requests",
         mend: mend.to_owned(),
-        ..finding(engine, Severity::Broken, "worker_down", format!("the worker is {state}"))
+        ..finding(engine, Severity::Broken, "worker_down", here)
     })
 }
 
@@ -95,187 +90,23 @@ fn unknown_models(engine: &Engine) -> Option<Finding> {
 
 /// F68: the right worker and the wrong rank.
 fn ranks(engine: &Engine) -> Option<Finding> {
-    let (said, known) = (engine.ranks?, engine.routed.as_ref()?.ranks);
-    (said > known).then(|| Finding {
+    let said = engine.ranks?;
+    let (routed, written) = (engine.routed.as_ref(), engine.written.as_ref());
+    let known = routed.map(|routed| routed.ranks).or(written.map(|written| written.dp_size));
+    let (severity, knows) = match known {
+        Some(known) => (Severity::Broken, format!("and the router knows {known}")),
+        // Nobody routes to it yet.
+        None => (Severity::Missing, "which a router takes for one unless it is told".to_owned()),
+    };
+    (said > known.unwrap_or(1)).then(|| Finding {
         why: "the engine spreads requests over its ranks by itself, and each has a cache of its own: the hit \
               rate falls to one in so many",
         mend: format!("write `dp_size = {said}` in its [[workers]]"),
         ..finding(
             engine,
-            Severity::Broken,
+            severity,
             "ranks_behind_one_url",
-            format!("it has {said} data-parallel ranks, and the router knows {known}"),
-        )
-    })
-}
-
-fn events_off(engine: &Engine) -> Option<Finding> {
-    let Events::Off { why } = &engine.events else { return None };
-    let severity = match engine.routed.as_ref().map(|routed| routed.index.as_str()) {
-        // Written down by hand, and it works.
-        Some("events" | "uncertain" | "off") => return None,
-        // What is routed there is taken for cached.
-        Some("approximate") => Severity::Note,
-        _ => Severity::Missing,
-    };
-    Some(Finding {
-        why: "what it has cached is not known exactly, so requests don't go where their prefix is",
-        mend: kind(engine).events_switch().to_owned(),
-        ..finding(engine, severity, "events_off", format!("it tells nothing of its cache: {why}"))
-    })
-}
-
-fn events_unreachable(engine: &Engine) -> Option<Finding> {
-    indexed(engine, "connecting")?;
-    let mend = match &engine.events {
-        Events::Streams { connects_to: Some(endpoint), .. } => {
-            let port = endpoint.rsplit_once(':').map_or("5557", |(_, port)| port);
-            format!(
-                "an engine whose own endpoint is \"{endpoint}\" may connect to it instead of listening there: \
-                 then write `kv_events = \"tcp://*:{port}\"` in its [[workers]], or start it with \
-                 \"tcp://*:{port}\" as its endpoint"
-            )
-        }
-        Events::Polled => "see that `POST /kv_cache_events` answers, and that nobody else asks it".to_owned(),
-        _ => "open the port of its events to the router, or write where they are: `kv_events` in its [[workers]]"
-            .to_owned(),
-    };
-    Some(Finding {
-        why: "what it has cached is not known, so requests don't go where their prefix is",
-        mend,
-        ..finding(
-            engine,
-            Severity::Broken,
-            "events_unreachable",
-            "its KV events don't reach the router".to_owned(),
-        )
-    })
-}
-
-/// The engine says that it tells, and the router has heard nothing of it.
-fn unfollowed(engine: &Engine) -> Option<Finding> {
-    indexed(engine, "none")?;
-    let mend = match engine.events {
-        Events::Streams { .. } => {
-            "the router asks again every minute or so; if this stays, its log says why".to_owned()
-        }
-        Events::Polled => kind(engine).events_switch().to_owned(),
-        Events::Off { .. } | Events::Unknown => return None,
-    };
-    Some(Finding {
-        why: "what it has cached is not known, so requests don't go where their prefix is",
-        mend,
-        ..finding(
-            engine,
-            Severity::Missing,
-            "events_unfollowed",
-            "it could tell of its cache, and the router has heard nothing".to_owned(),
-        )
-    })
-}
-
-fn events_silent(engine: &Engine) -> Option<Finding> {
-    let routed = indexed(engine, "events").filter(|routed| routed.cached_blocks == 0)?;
-    // Something runs, and would have been told of.
-    let busy = routed.active_requests > 0;
-    Some(Finding {
-        why: "either nothing was asked of it yet, or its events are not those of its cache",
-        mend: "send a prompt of some hundred tokens and look again; then see that prefix caching is on"
-            .to_owned(),
-        ..finding(
-            engine,
-            if busy { Severity::Missing } else { Severity::Note },
-            "events_silent",
-            "its events are followed, and none of its blocks is known".to_owned(),
-        )
-    })
-}
-
-fn uncertain(engine: &Engine) -> Option<Finding> {
-    let routed = indexed(engine, "uncertain")?;
-    Some(Finding {
-        why: "what was cached before the hole is not known any more: requests go elsewhere",
-        mend: match engine.events {
-            Events::Streams { replayed: false, .. } => replay_mend(engine),
-            _ => "it passes by itself as the engine stores anew; see `homing_kv_event_gaps_lost_total`".to_owned(),
-        },
-        ..finding(
-            engine,
-            Severity::Missing,
-            "events_uncertain",
-            format!("events were lost for good ({} holes so far)", routed.lost),
-        )
-    })
-}
-
-fn refused(engine: &Engine) -> Option<Finding> {
-    let count = engine.routed.as_ref()?.refused;
-    (count > 0.0).then(|| Finding {
-        why: "a refused event leaves blocks unknown, or believed in that are gone",
-        mend: "the router's log says which: another block size than the pool's (start all engines of a model \
-               with one --block-size), or a rank that `dp_size` in its [[workers]] doesn't have"
-            .to_owned(),
-        ..finding(
-            engine,
-            Severity::Broken,
-            "events_refused",
-            format!("{count} of its events were refused"),
-        )
-    })
-}
-
-fn malformed(engine: &Engine) -> Option<Finding> {
-    let count = engine.routed.as_ref()?.malformed;
-    (count > 0.0).then(|| Finding {
-        why: "each may have told of removals, so it counts as a hole",
-        mend:
-            "see the router's log for why, and that nothing but the engine publishes on that port"
-                .to_owned(),
-        ..finding(
-            engine,
-            Severity::Missing,
-            "events_malformed",
-            format!("{count} of its events could not be read"),
-        )
-    })
-}
-
-fn replay_mend(engine: &Engine) -> String {
-    let more = "\"replay_endpoint\":\"tcp://*:5558\"";
-    match kind(engine) {
-        Kind::TensorRtLlm => "raise `event_buffer_max_size`".to_owned(),
-        Kind::Vllm | Kind::Sglang => format!("add {more} to its --kv-events-config"),
-    }
-}
-
-fn replay_off(engine: &Engine) -> Option<Finding> {
-    let off = matches!(engine.events, Events::Streams { replayed: false, .. });
-    // That is said already.
-    (off && indexed(engine, "uncertain").is_none()).then(|| Finding {
-        why: "a lost message costs all that is known of a rank's cache, and a router that starts later knows \
-              nothing of what is cached already",
-        mend: replay_mend(engine),
-        ..finding(
-            engine,
-            Severity::Missing,
-            "replay_off",
-            "its events are not repeated for who has missed some".to_owned(),
-        )
-    })
-}
-
-fn replay_failed(engine: &Engine) -> Option<Finding> {
-    let count = engine.routed.as_ref()?.failed_replays;
-    (count > 0.0 && !matches!(engine.events, Events::Polled)).then(|| Finding {
-        why: "holes in its events stay holes",
-        mend: "open the port of its replay socket to the router, or write where it is: `kv_replay` in its \
-               [[workers]]"
-            .to_owned(),
-        ..finding(
-            engine,
-            Severity::Missing,
-            "replay_failed",
-            format!("{count} requests for a replay got nothing of use"),
+            format!("it has {said} data-parallel ranks, {knows}"),
         )
     })
 }
@@ -322,11 +153,16 @@ fn details(engine: &Engine) -> Option<Finding> {
     })
 }
 
-/// Engines of one model whose blocks are of different sizes: the router takes those of the first.
+/// Engines of one model whose blocks are of different sizes: the router takes those of who tells first.
 pub(super) fn block_sizes(engines: &[Engine]) -> Vec<Finding> {
+    let taken = |engine: &&Engine| {
+        engine.routed.as_ref().is_some_and(|r| r.cached_blocks > 0 && r.refused == 0.0)
+    };
+    // Whose events are taken in has the right size; where nobody's are, that of the first.
+    let (right, others): (Vec<_>, Vec<_>) = engines.iter().partition(taken);
     let mut first: BTreeMap<&str, (&Engine, u32)> = BTreeMap::new();
     let mut findings = Vec::new();
-    for engine in engines {
+    for engine in right.into_iter().chain(others) {
         let (Some(size), Some(model)) = (engine.block_size, engine.models.first()) else {
             continue;
         };

@@ -4,8 +4,8 @@ use crate::doctor::facts::{Facts, Router};
 use crate::doctor::finding::{Finding, Severity};
 
 /// What is asked of it.
-pub(super) const QUESTIONS: [fn(&Facts) -> Option<Finding>; 4] =
-    [unreachable, unready, without_workers, untokenized];
+pub(super) const QUESTIONS: [fn(&Facts) -> Option<Finding>; 7] =
+    [unreachable, unready, without_workers, index_memory, untokenized, index_off, verify_off];
 
 fn reached(facts: &Facts) -> Option<&Router> {
     facts.router.as_ref().filter(|router| router.unreachable.is_none())
@@ -64,6 +64,45 @@ fn untokenized(facts: &Facts) -> Option<Finding> {
             Severity::Note,
             "prompts_untokenized",
             format!("{count} prompts could not be tokenized so far"),
+        )
+    })
+}
+
+/// F22: its index has no room for what the engines hold.
+fn index_memory(facts: &Facts) -> Option<Finding> {
+    let count = reached(facts)?.dropped;
+    (count > 0.0).then(|| Finding {
+        why: "what was dropped is still cached and not known any more: predictions are too low, and requests go \
+              elsewhere than they could",
+        mend: "raise `index.memory` (2GiB unless it is set); `homing_index_bytes` shows what is taken".to_owned(),
+        ..finding(
+            Severity::Missing,
+            "index_memory",
+            format!("its index has dropped {count} blocks to stay within `index.memory`"),
+        )
+    })
+}
+
+fn index_off(facts: &Facts) -> Option<Finding> {
+    facts.turned_off.source.then(|| Finding {
+        why: "nothing is known of what workers have cached, so requests go by load and session",
+        mend: "write `source = \"auto\"` under [index], or leave it out".to_owned(),
+        ..finding(
+            Severity::Note,
+            "index_off",
+            "its configuration says index.source = \"off\"".to_owned(),
+        )
+    })
+}
+
+fn verify_off(facts: &Facts) -> Option<Finding> {
+    facts.turned_off.verify.then(|| Finding {
+        why: "nobody notices where predictions don't come true, and they are believed all the same",
+        mend: "write `verify = \"usage\"` under [index], or leave it out".to_owned(),
+        ..finding(
+            Severity::Note,
+            "verify_off",
+            "its configuration says index.verify = \"off\"".to_owned(),
         )
     })
 }
