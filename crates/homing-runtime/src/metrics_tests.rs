@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::testing::{ask, eventually, shell, stats};
+use homing_core::ask::{Step, Usage};
+use homing_core::hash::{HashSpace, Prompt};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 fn has(shell: &Shell, line: &str) -> bool {
@@ -91,4 +93,28 @@ fn f24_what_became_of_holes_is_counted_by_worker() {
     ] {
         assert!(has(&shell, line), "{line}: {}", shell.metrics().text().unwrap());
     }
+}
+
+#[tokio::test]
+async fn f28_an_error_is_there_once_something_was_compared() {
+    let shell = shell("", &["a"]);
+    Metrics::watch(&shell, Arc::default());
+    let turn = async |cached_tokens| {
+        let mut request = ask(&shell, "");
+        let tokens: Vec<u32> = (0..1000).collect();
+        request.prompt = Prompt::from_tokens(&tokens, 16, HashSpace::default());
+        let checked = shell.admit(request).await.unwrap().check().unwrap();
+        let (live, _) = checked.begin();
+        live.progress(Step::Usage(Usage { prompt_tokens: 1000, cached_tokens }));
+    };
+    const ERROR: &str = "homing_cache_prediction_error{worker=\"a\"} 0";
+    let said = || shell.metrics().text().unwrap().contains("homing_cache_prediction_error{");
+    assert!(!said());
+    // The engine doesn't say: that it is trusted all the same is no news of what came true.
+    turn(None).await;
+    assert!(has(&shell, "homing_index_trust{worker=\"a\"} 1.0"));
+    assert!(!said());
+    turn(Some(0)).await;
+    assert!(said(), "{}", shell.metrics().text().unwrap());
+    assert!(shell.metrics().text().unwrap().lines().any(|l| l.starts_with(ERROR)));
 }

@@ -4,6 +4,7 @@
 use super::family;
 use crate::shell::Shell;
 use homing_core::core::WorkerView;
+use homing_core::trust::{Checks, TrustView};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -17,15 +18,23 @@ pub(super) struct Verified(pub(super) Weak<Shell>);
 impl Collector for Verified {
     fn encode(&self, mut e: DescriptorEncoder<'_>) -> fmt::Result {
         let Some(shell) = self.0.upgrade() else { return Ok(()) };
-        let workers: Vec<_> =
-            shell.core().workers().into_iter().filter(|w| !w.trust.is_empty()).collect();
+        let workers = shell.core().workers();
         let help = "How far predicted and reported cached tokens are apart lately, in parts of the prompt, \
                     of the worker's worst API shape: a moving mean over some 16 requests";
-        let error = |w: &WorkerView| w.trust.iter().map(|t| t.error).fold(0.0, f64::max);
+        // 0 would say that predictions come true, of a worker whose answers don't say what was reused.
+        let compared = |t: &&TrustView| {
+            let Checks { agreed, over, under, .. } = t.checks;
+            // Errors without a check are from the engine's own counters.
+            agreed + over + under > 0 || t.error > 0.0
+        };
+        let error = |w: &WorkerView| {
+            w.trust.iter().filter(compared).map(|t| t.error).max_by(f64::total_cmp)
+        };
         each(&mut e, "cache_prediction_error", help, &workers, error)?;
         let help =
             "How far what the index says of a worker is believed, 0 to 1, of its worst API shape";
-        let trust = |w: &WorkerView| w.trust.iter().map(|t| t.trust.factor()).fold(1.0, f64::min);
+        let trust =
+            |w: &WorkerView| w.trust.iter().map(|t| t.trust.factor()).min_by(f64::total_cmp);
         each(&mut e, "index_trust", help, &workers, trust)?;
 
         let reuse = shell.core().reuse();
@@ -42,18 +51,19 @@ impl Collector for Verified {
     }
 }
 
-/// A gauge for each worker.
+/// A gauge for each worker that has a value.
 fn each(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
     workers: &[WorkerView],
-    value: impl Fn(&WorkerView) -> f64,
+    value: impl Fn(&WorkerView) -> Option<f64>,
 ) -> fmt::Result {
     let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for worker in workers {
+        let Some(value) = value(worker) else { continue };
         let labels = [("worker", &*worker.info.spec.name)];
-        metric.encode_family(&labels)?.encode_gauge(&value(worker))?;
+        metric.encode_family(&labels)?.encode_gauge(&value)?;
     }
     Ok(())
 }
