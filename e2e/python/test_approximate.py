@@ -1,7 +1,7 @@
 """Engines that publish nothing: the router knows what they have by what it sent there, without a tokenizer."""
 import collections
 
-from harness import MODEL, Mock, Serve, ServeFlags, Server, eventually
+from harness import MODEL, Mock, Serve, ServeFlags, Server, call, eventually
 
 WORDS = "the quick brown fox jumps over the lazy dog and goes on to the next field "
 
@@ -49,6 +49,9 @@ def test_a_stock_fleet_is_cache_aware_out_of_the_box():
             assert cached > 500, cached
             assert turn(router, opening(100))["x-homing-cached-tokens"] == "0"
             assert "--kv-events-config" in router.stderr(), "the flag that would make it exact"
+            # Stock engines don't say what they reused, so nothing was compared.
+            text = call(router.admin, "GET", "/metrics")[2].decode()
+            assert "homing_index_trust{" in text and "homing_cache_prediction_error{" not in text
 
 
 def test_other_fields_and_another_order_of_them_change_nothing():

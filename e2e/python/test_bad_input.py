@@ -29,6 +29,7 @@ def check_config_error(text, *words):
 def test_a_wrong_flag_names_the_nearest():
     check_usage_error(["serve", "--wroker", "http://127.0.0.1:1"], "--wroker", "--worker")
     check_usage_error(["mock", "--modle", "m"], "--modle", "--model")
+    check_usage_error(["mock", "--stock", "--kv-endpoint", "tcp://127.0.0.1:5557"], "--stock", "--kv-endpoint")
 
 
 def test_a_wrong_command_names_the_nearest():

@@ -43,8 +43,10 @@ pub(crate) struct Args {
     /// How much faster than real time it is
     #[arg(long, value_name = "F", default_value_t = 1.0)]
     speedup: f64,
-    /// Like an engine started without any extra flag: no KV events, no cached tokens in `usage`
-    #[arg(long)]
+    /// Like an engine started without any extra flag: no KV events, no cached tokens in `usage`; so it
+    /// goes with no --kv-... flag
+    #[arg(long, conflicts_with_all = ["kv_endpoint", "kv_topic", "kv_replay", "kv_buffer", "kv_drop_every",
+          "kv_layout", "kv_hashes", "kv_groups"])]
     stock: bool,
     /// Where it publishes KV events; port 0 takes a free one. Rank N is N ports above
     #[arg(long, value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:0")]

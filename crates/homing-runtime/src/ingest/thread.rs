@@ -7,9 +7,10 @@ use super::links::{Links, Sockets};
 use super::wanted::{Key, Want, Wanted, Wants};
 use super::{Feed, Here};
 use crate::shell::Shell;
+use homing_core::fleet::State;
 use homing_wire::engine::is_wildcard;
-use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a change of what is wanted may wait, in milliseconds; events don't.
@@ -18,6 +19,17 @@ const LOOK_MS: i64 = 25;
 const AT_ONCE: usize = 64;
 /// An endpoint that has not answered for so long is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What was said of a feed that isn't connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Nothing,
+    /// That its worker doesn't serve either.
+    Down,
+    /// That it can't be reached, and what may help.
+    Unreachable,
+}
+
 struct Open {
     want: Want,
     stream: Stream,
@@ -26,8 +38,8 @@ struct Open {
     replies: Option<zmq::Socket>,
     /// Since when it should be connected and isn't.
     missing: Option<Instant>,
-    /// That it isn't was said.
-    said: bool,
+    /// What was said of that.
+    said: Said,
 }
 
 /// All feeds of the thread.
@@ -91,7 +103,8 @@ impl Feeds {
                     let kept = streams.remove(key);
                     let stream = kept.unwrap_or_else(|| Stream::new(&want.feed, here.now));
                     let (want, missing) = (want.clone(), Some(here.now));
-                    let open = Open { want, stream, sockets, replies: None, missing, said: false };
+                    let said = Said::Nothing;
+                    let open = Open { want, stream, sockets, replies: None, missing, said };
                     self.open.insert(key.clone(), open);
                 }
                 Err(error) => {
@@ -113,9 +126,13 @@ impl Feeds {
     /// Takes what has come, or waits for a while.
     fn look(&mut self, shell: &Shell, book: &FeedBook) {
         let here = Here { shell, book, now: Instant::now() };
+        let patience = self.patience;
+        let is_late = |o: &Open| o.missing.is_some_and(|since| since.elapsed() > patience);
+        let unsaid = |o: &Open| is_late(o) && o.said != Said::Unreachable;
+        let down = if self.open.values().any(unsaid) { down(shell) } else { BTreeSet::new() };
         for o in self.open.values_mut() {
-            if o.missing.is_some_and(|since| since.elapsed() > self.patience) {
-                o.open_again(here, &mut self.links);
+            if is_late(o) {
+                o.open_again(here, &mut self.links, down.contains(&*o.want.feed.worker));
             }
             o.stream.keep_time(here);
             o.ask(here, &mut self.links);
@@ -161,6 +178,13 @@ impl Feeds {
     }
 }
 
+/// The workers that don't serve, so that nothing else is to be said of their feeds.
+fn down(shell: &Shell) -> BTreeSet<Arc<str>> {
+    let workers = shell.core().workers().into_iter();
+    let down = workers.filter(|w| matches!(w.state, State::Down | State::Starting));
+    down.map(|w| w.info.spec.name.clone()).collect()
+}
+
 /// What a socket has, and no more than `most` messages of it.
 fn up_to(most: usize, socket: &zmq::Socket) -> impl Iterator<Item = Vec<Vec<u8>>> {
     (0..most).map_while(|_| socket.recv_multipart(zmq::DONTWAIT).ok())
@@ -168,8 +192,9 @@ fn up_to(most: usize, socket: &zmq::Socket) -> impl Iterator<Item = Vec<Vec<u8>>
 
 impl Open {
     /// It has not been connected for too long: what was known of the cache is no longer believed, and new
-    /// sockets are tried, since libzmq gives a connection up for good after a protocol error.
-    fn open_again(&mut self, here: Here<'_>, links: &mut Links) {
+    /// sockets are tried, since libzmq gives a connection up for good after a protocol error. `down`: so is
+    /// its worker.
+    fn open_again(&mut self, here: Here<'_>, links: &mut Links, down: bool) {
         self.missing = Some(here.now);
         let Feed { worker, rank, endpoint, .. } = &self.want.feed;
         // One that listens goes on listening, and its port is its own. An error here would have been one at
@@ -179,16 +204,30 @@ impl Open {
         {
             self.sockets = sockets;
         }
-        if !std::mem::replace(&mut self.said, true) {
+        let says = if down { Said::Down } else { Said::Unreachable };
+        // Whoever was down is told of anew once it is back and its events are not.
+        if self.said == says || self.said == Said::Unreachable {
+            return;
+        }
+        if std::mem::replace(&mut self.said, says) == Said::Nothing {
             self.stream.forget(here);
-            let hint = self.want.feed.hint();
+        }
+        if down {
             tracing::warn!(
                 worker,
                 rank,
                 endpoint,
-                "the worker's KV events can't be reached: its cache is unknown until they are; {hint}"
+                "the worker does not serve, and its KV events can't be reached either: its cache is unknown until they are"
             );
+            return;
         }
+        let hint = self.want.feed.hint();
+        tracing::warn!(
+            worker,
+            rank,
+            endpoint,
+            "the worker's KV events can't be reached: its cache is unknown until they are; {hint}"
+        );
     }
 
     /// Asks what the stream wants to be asked. A question whose answers are not awaited any more takes its
@@ -228,7 +267,10 @@ impl Open {
         here.book.connected(&self.want.feed.worker, self.want.feed.rank, connected);
         self.stream.connected(here, connected);
         self.missing = (!connected).then_some(here.now);
-        self.said &= !connected;
+        if connected && std::mem::replace(&mut self.said, Said::Nothing) != Said::Nothing {
+            let Feed { worker, rank, endpoint, .. } = &self.want.feed;
+            tracing::info!(worker, rank, endpoint, "the worker's KV events are reached again");
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use super::*;
 use crate::ingest::links::{HIGH_WATER, MAX_MESSAGE};
 use crate::ingest::{Feed, Ingest};
-use crate::testing::{Lines, eventually, shell};
+use crate::testing::{Lines, eventually, fleet, shell, state};
+use homing_core::fleet::{FleetChange, Probe};
 use homing_core::hash::EngineHash;
 use homing_core::index::event::{BlockStored, KvEvent};
 use homing_wire::frames::{build_frames, parse_frames};
@@ -249,13 +250,46 @@ fn a_rank_that_never_connects_holds_back_its_own_cache_only() {
     let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
     // Not its log line: other tests without a listener may be the first at that call site.
     let said = |feeds: &Feeds| feeds.open[&(W.to_owned(), 1)].said;
-    while book.stats()[W].stored == 0 || !said(&feeds) {
+    while book.stats()[W].stored == 0 || said(&feeds) != Said::Unreachable {
         assert!(Instant::now() < until, "{:?}", book.stats());
         publisher.publish(vec![stored(1)]);
         feeds.look(&shell, &book);
     }
     assert_eq!(book.state(W), "connecting");
     assert_eq!(shell.core().workers()[0].cached_blocks, 1);
+}
+
+#[test]
+fn of_a_worker_that_does_not_serve_only_that_is_said_and_its_events_are_missed_once_it_is_back() {
+    let (shell, book) = (shell("", &[W]), FeedBook::default());
+    let id = shell.core().worker_named(W).unwrap();
+    let feed = Publisher::new(0).feed();
+    book.open(W, 0, 1);
+    let mut feeds = Feeds::new(Duration::from_millis(50));
+    let want = Want { feed: feed.clone(), serial: 1 };
+    feeds.become_as(&shell, &book, &Wants::from([((W.to_owned(), 0), want)]));
+    let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
+    let mut look_until = |says: Said| {
+        // Not the log lines: see above.
+        while feeds.open[&(W.to_owned(), 0)].said != says {
+            assert!(Instant::now() < until, "{:?}", book.stats());
+            feeds.look(&shell, &book);
+        }
+    };
+    fleet(&shell, FleetChange::Probed(id, Probe::Refused));
+    assert_eq!(state(&shell, W), Some(State::Down));
+    look_until(Said::Down);
+    for _ in 0..3 {
+        fleet(&shell, FleetChange::Probed(id, Probe::Good));
+    }
+    assert_eq!(state(&shell, W), Some(State::Ready));
+    look_until(Said::Unreachable);
+    // The engine publishes where it should.
+    let socket = zmq::Context::new().socket(zmq::XPUB).unwrap();
+    socket.set_linger(0).unwrap();
+    socket.bind(&feed.endpoint).unwrap();
+    look_until(Said::Nothing);
+    assert_eq!(book.state(W), "events");
 }
 
 #[test]

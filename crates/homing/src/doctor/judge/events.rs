@@ -20,8 +20,8 @@ pub(super) const QUESTIONS: [fn(&Engine) -> Option<Finding>; 9] = [
 
 fn events_off(engine: &Engine) -> Option<Finding> {
     let Events::Off { why } = &engine.events else { return None };
-    const GUESSED: &str = "what it has cached is guessed by the text of what it is sent: what it evicts, or is asked by others, is \
-                           not seen";
+    const GUESSED: &str = "what it has cached is guessed by the text of what it is sent: what it evicts, or \
+                           computes for others, is not seen";
     let (severity, why_so) = match engine.routed.as_ref().map(|routed| routed.index.as_str()) {
         // Written down by hand, and it works or is known not to.
         Some("events" | "uncertain" | "connecting" | "off") => return None,

@@ -78,7 +78,7 @@ fn index_memory(facts: &Facts) -> Option<Finding> {
         ..finding(
             Severity::Missing,
             "index_memory",
-            format!("its index has dropped {count} blocks to stay within `index.memory`"),
+            format!("its index has dropped {count} blocks or chunks to stay within `index.memory`"),
         )
     })
 }
