@@ -1,6 +1,6 @@
 """Real clients' recorded requests through the gateway: what reaches the worker is what was sent.
 
-The recordings are the bytes that the official OpenAI SDK put on the wire (testdata/client-requests). They
+The recordings are the bytes that the official OpenAI and Anthropic SDKs put on the wire (testdata/client-requests). They
 are sent as they are, by a raw socket; the recording worker keeps what comes out at the other end. The
 only differences allowed are those that the gateway's documentation names: hop-by-hop headers and
 `x-homing-*` are dropped, `Host` is the worker's, and `x-request-id` is added where the client sent none.
@@ -22,7 +22,7 @@ HOP_BY_HOP = {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-autho
 def recordings():
     """Each recording as (name, its bytes), in the order of their numbers."""
     paths = sorted(glob.glob(os.path.join(TESTDATA, "client-requests", "*.http")))
-    assert len(paths) == 10, paths
+    assert len(paths) == 19, paths
     for path in paths:
         with open(path, "rb") as f:
             yield os.path.basename(path), f.read()

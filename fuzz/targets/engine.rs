@@ -3,6 +3,7 @@
 
 use homing_wire::engine::metrics::Exposition;
 use homing_wire::engine::{MAX_MODEL_NAME, MAX_MODELS, MAX_RANKS, parse_kv_sources, parse_models};
+use homing_wire::errors::ApiShape;
 use homing_wire::usage::parse_usage;
 use libfuzzer_sys::fuzz_target;
 
@@ -15,7 +16,9 @@ fuzz_target!(|data: &[u8]| {
         assert!(sources.len() <= MAX_RANKS);
         assert!(sources.iter().all(|source| !source.endpoint.is_empty()));
     }
-    let _ = parse_usage(data);
+    for shape in [ApiShape::OpenAi, ApiShape::Responses, ApiShape::Anthropic] {
+        let _ = parse_usage(shape, data);
+    }
     let Ok(text) = std::str::from_utf8(data) else { return };
     let page = Exposition::parse(text);
     let _ = (page.process_start_time(), page.cache_config());

@@ -2,7 +2,9 @@
 //! share.
 #![no_main]
 
-use homing_wire::request::{BodyPaths, ChatView, CommonView, CompletionView, PromptInput};
+use homing_wire::request::{
+    BodyPaths, ChatView, CommonView, CompletionView, MessagesView, PromptInput, ResponsesView,
+};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
@@ -25,6 +27,16 @@ fuzz_target!(|data: &[u8]| {
         if let Some(prompt) = completion.prompt {
             let _ = PromptInput::parse(prompt);
         }
+    }
+    if let Ok(view) = ResponsesView::parse(data, &PATHS) {
+        let parts: usize = view.text_parts().iter().map(|part| part.len()).sum();
+        assert!(parts <= data.len(), "a text is made of what was sent");
+        view.opening().map(|opening| opening.read(|_, _| {}));
+    }
+    if let Ok(view) = MessagesView::parse(data, &PATHS) {
+        let parts: usize = view.text_parts().iter().map(|part| part.len()).sum();
+        assert!(parts <= data.len(), "a text is made of what was sent");
+        view.opening().read(|_, _| {});
     }
     if common.is_ok() {
         assert!(serde_json::from_slice::<serde_json::Value>(data).is_ok(), "it is JSON");

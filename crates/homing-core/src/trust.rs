@@ -48,15 +48,20 @@ pub enum Shape {
     Chat,
     /// Text or token ids.
     Completions,
-    /// Either, where its tokens are not known here and its text is compared.
+    /// Items of the Responses API, made into messages.
+    Responses,
+    /// Anthropic's messages and blocks, made into messages.
+    Messages,
+    /// Any of them, where its tokens are not known here and its text is compared.
     Text,
 }
 
 impl Shape {
     /// How many there are.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 5;
     /// All of them.
-    pub const ALL: [Self; Self::COUNT] = [Self::Chat, Self::Completions, Self::Text];
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::Chat, Self::Completions, Self::Responses, Self::Messages, Self::Text];
 
     /// As people read it.
     #[must_use]
@@ -64,6 +69,8 @@ impl Shape {
         match self {
             Self::Chat => "chat",
             Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
             Self::Text => "text",
         }
     }

@@ -11,6 +11,7 @@
 mod gateway {
     mod admin;
     mod answers;
+    mod apis;
     mod client;
     mod draining;
     mod ends;

@@ -14,18 +14,19 @@ use serde_json::{Map, Value, json};
 use crate::encode::Specials;
 use crate::error::PromptError;
 
-/// The members of a chat completion request that decide its prompt; the others are ignored.
-#[derive(Clone, Debug, Deserialize)]
+/// The members of a chat completion request that decide its prompt; the others are ignored. Requests of other APIs
+/// become one: [`Self::from_responses`], [`Self::from_messages`].
+#[derive(Clone, Debug, Default, Deserialize)]
 pub struct ChatBody {
-    messages: Value,
-    tools: Option<Value>,
-    chat_template_kwargs: Option<Value>,
-    reasoning_effort: Option<String>,
-    add_generation_prompt: Option<bool>,
-    continue_final_message: Option<bool>,
-    add_special_tokens: Option<bool>,
-    chat_template: Option<Value>,
-    documents: Option<Value>,
+    pub(crate) messages: Value,
+    pub(crate) tools: Option<Value>,
+    pub(crate) chat_template_kwargs: Option<Value>,
+    pub(crate) reasoning_effort: Option<String>,
+    pub(crate) add_generation_prompt: Option<bool>,
+    pub(crate) continue_final_message: Option<bool>,
+    pub(crate) add_special_tokens: Option<bool>,
+    pub(crate) chat_template: Option<Value>,
+    pub(crate) documents: Option<Value>,
 }
 
 impl ChatBody {
@@ -279,7 +280,7 @@ fn add_others(out: &mut Map<String, Value>, from: &Map<String, Value>) {
     }
 }
 
-fn list<'a>(value: &'a Value, at: &str) -> Result<&'a [Value], PromptError> {
+pub(crate) fn list<'a>(value: &'a Value, at: &str) -> Result<&'a [Value], PromptError> {
     match value {
         Value::Array(items) if items.len() <= ITEMS => Ok(items),
         Value::Array(_) => Err(malformed(format!("{at} has more than {ITEMS} items"))),
@@ -287,11 +288,14 @@ fn list<'a>(value: &'a Value, at: &str) -> Result<&'a [Value], PromptError> {
     }
 }
 
-fn object<'a>(value: &'a Value, at: &str) -> Result<&'a Map<String, Value>, PromptError> {
+pub(crate) fn object<'a>(
+    value: &'a Value,
+    at: &str,
+) -> Result<&'a Map<String, Value>, PromptError> {
     value.as_object().ok_or_else(|| malformed(format!("{at} is not an object")))
 }
 
-fn malformed(what: impl Into<String>) -> PromptError {
+pub(crate) fn malformed(what: impl Into<String>) -> PromptError {
     PromptError::Malformed(what.into())
 }
 

@@ -8,7 +8,7 @@
 //! are those of [`ModelPrompt::load`]. Hashing the ids is `homing_core::hash`'s part.
 //!
 //! What to imitate is not the template engine but the *engine server*: vLLM reshapes messages
-//! before it renders (module [`chat`]), Hugging Face's `apply_chat_template` has its own Jinja
+//! before it renders (module [`chat`]), and makes chats of other APIs' requests (`responses`, `anthropic`); Hugging Face's `apply_chat_template` has its own Jinja
 //! dialect (`template`), and that dialect prints values as Python does (`python`).
 //!
 //! A turn repeats its conversation, so [`ModelPrompt::chat_prompt`] keeps what it encoded (`cut`:
@@ -16,6 +16,7 @@
 //!
 //! Calls may take milliseconds per 10 KB of new text: run them on a compute pool, not on an I/O thread.
 
+mod anthropic;
 mod cache;
 pub mod chat;
 mod cut;
@@ -24,11 +25,13 @@ mod error;
 mod incremental;
 mod load;
 mod python;
+mod responses;
 mod strftime;
 mod template;
 #[cfg(test)]
 mod testing;
 
+pub use anthropic::Habits;
 pub use cache::{CacheStats, PromptCache};
 pub use chat::{ChatBody, ChatInput};
 pub use encode::Specials;

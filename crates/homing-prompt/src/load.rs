@@ -8,10 +8,12 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 
+use crate::anthropic::Habits;
 use crate::cache::PromptCache;
 use crate::chat::ChatInput;
 use crate::cut::Cuts;
@@ -42,6 +44,7 @@ pub struct ModelPrompt {
     pub(crate) cuts: Cuts,
     pub(crate) cache: PromptCache,
     templates: Option<Templates>,
+    habits: OnceLock<Habits>,
     eos: Option<String>,
 }
 
@@ -95,6 +98,16 @@ impl ModelPrompt {
     /// or the template refuses, fails or doesn't end.
     pub fn render_chat(&self, input: &ChatInput<'_>) -> Result<String, PromptError> {
         self.templates.as_ref().ok_or(PromptError::NoTemplate)?.render(input)
+    }
+
+    /// What of Anthropic's API the template can't take as it is; found out when it is first asked.
+    pub fn habits(&self) -> Habits {
+        *self.habits.get_or_init(|| Habits::of(self))
+    }
+
+    /// Renders a chat with each template that the model names; `false` where any refuses it.
+    pub(crate) fn all_render(&self, input: &ChatInput<'_>) -> bool {
+        self.templates.as_ref().is_some_and(|t| t.all_render(input))
     }
 
     /// Whether chats can be rendered.
@@ -157,6 +170,7 @@ impl ModelPrompt {
             cache: PromptCache::default(),
             tokenizer: parsed,
             templates: any.then_some(templates),
+            habits: OnceLock::new(),
             eos,
         })
     }

@@ -107,6 +107,18 @@ impl Templates {
         if input.continue_final_message { cut_at_mark(text) } else { Ok(text) }
     }
 
+    /// Whether none of the templates refuses a conversation without tools.
+    pub(crate) fn all_render(&self, input: &ChatInput<'_>) -> bool {
+        let Ok(messages) = chat::messages(input) else { return false };
+        let Ok(context) = self.context(input, &messages, None) else { return false };
+        let mut there = ["default", "tool_use"].into_iter().filter(|name| self.has(name));
+        there.all(|name| self.run_apart(name, context.clone()).is_ok())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.env.get_template(name).is_ok()
+    }
+
     /// Runs a template on a stack of its own, with all the fuel.
     fn run_apart(&self, name: &str, context: Value) -> Result<String, PromptError> {
         std::thread::scope(|scope| {
@@ -123,10 +135,9 @@ impl Templates {
     /// A model may name several templates: "tool_use" serves requests with tools, "default" all
     /// others.
     fn choose(&self, with_tools: bool) -> Result<&'static str, PromptError> {
-        let has = |name| self.env.get_template(name).is_ok();
-        if with_tools && has("tool_use") {
+        if with_tools && self.has("tool_use") {
             Ok("tool_use")
-        } else if has("default") {
+        } else if self.has("default") {
             Ok("default")
         } else {
             Err(PromptError::NoTemplate)
@@ -162,6 +173,11 @@ impl Templates {
         }
         if let Some(effort) = input.reasoning_effort {
             set("reasoning_effort", effort.into());
+            // vLLM since 0.32: who asks for an effort asks for thinking, unless it says otherwise.
+            let says = input.chat_template_kwargs.and_then(|k| k.get("enable_thinking"));
+            if says.is_none() {
+                set("enable_thinking", (effort != "none").into());
+            }
         }
         set("messages", Value::from(Serde(messages)));
         set("tools", tools.map_or(Value::from(()), |t| Value::from(Serde(t))));

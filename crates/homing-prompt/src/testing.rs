@@ -40,3 +40,22 @@ pub(crate) fn real_model(name: &str) -> Option<ModelPrompt> {
     std::fs::remove_dir_all(&out).unwrap();
     Some(model)
 }
+
+/// The bodies of the recorded requests to a path (with any query), by file: those of `testdata`, and of `shared` where
+/// it is there.
+pub(crate) fn recordings(path: &str) -> Vec<(String, Vec<u8>)> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/client-requests");
+    let mut found = std::collections::BTreeMap::new();
+    for file in [own, shared("client-requests")].iter().filter_map(|d| d.read_dir().ok()).flatten()
+    {
+        let file = file.unwrap().path();
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let bytes = if name.ends_with(".http") { std::fs::read(&file).unwrap() } else { continue };
+        let split = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let target = String::from_utf8_lossy(&bytes[..split]).split(' ').nth(1).unwrap().to_owned();
+        if target.split('?').next() == Some(path) {
+            found.insert(name, bytes[split + 4..].to_vec());
+        }
+    }
+    found.into_iter().collect()
+}

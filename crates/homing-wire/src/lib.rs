@@ -9,9 +9,9 @@
 //! |---|---|---|
 //! | [`kv_events`] | a batch of KV events (msgpack, every released vLLM and SGLang shape) | vLLM's map form |
 //! | [`frames`] | the three frames of a published message | the same |
-//! | [`request`] | a chat or completion request, without building a tree | - |
+//! | [`request`] | the body of a chat, completion, Responses or Messages request, without building a tree | - |
 //! | [`sse`] | a relayed event stream, in chunks of any cut | - |
-//! | [`usage`] | the usage of an answer or of a stream's last chunk | - |
+//! | [`usage`] | the usage of an answer or of a stream, in three spellings | - |
 //! | [`errors`] | - | error bodies and error events in the API's own shape |
 //! | [`engine`] | `/v1/models`, `/kv_event_sources`, Prometheus text | - |
 

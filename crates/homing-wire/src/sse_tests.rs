@@ -1,6 +1,7 @@
 //! Streams in every spelling and cut, and recorded ones of real engines.
 
 use super::*;
+use crate::errors::ApiShape;
 use crate::usage::{Usage, parse_usage};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -210,7 +211,7 @@ fn the_usage_of_a_real_stream_is_in_its_last_data() {
         let mut scanner = SseScanner::default();
         scanner.feed(call["response_body"].as_str().unwrap().as_bytes(), |_| ());
         assert!(scanner.done() && !scanner.mid_event());
-        let usage = parse_usage(scanner.last_data()).unwrap();
+        let usage = parse_usage(ApiShape::OpenAi, scanner.last_data()).unwrap();
         assert!(usage.prompt_tokens > 0 && usage.completion_tokens > 0, "{usage:?}");
         assert!(usage.cached_tokens.is_some());
         streams += 1;
@@ -218,7 +219,7 @@ fn the_usage_of_a_real_stream_is_in_its_last_data() {
     assert!(streams > 0);
     let whole = calls[0]["response_body"].as_str().unwrap();
     let expected = Usage { prompt_tokens: 156, completion_tokens: 24, cached_tokens: Some(0) };
-    assert_eq!(parse_usage(whole.as_bytes()), Some(expected));
+    assert_eq!(parse_usage(ApiShape::OpenAi, whole.as_bytes()), Some(expected));
 }
 
 proptest! {

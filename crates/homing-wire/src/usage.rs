@@ -1,8 +1,11 @@
 //! What an engine says that an answer cost: the truth that predictions are held against.
 //!
-//! The one trap: an engine without `--enable-prompt-tokens-details` sends `prompt_tokens_details: null`,
-//! and an older one nothing. That is *unknown*, not zero; only a number is a number.
+//! Three APIs spell it in three ways, and mean two: Anthropic's `input_tokens` are those that were not reused,
+//! everybody else's are all. The one trap they share: an engine without `--enable-prompt-tokens-details` sends no
+//! number of cached tokens, or null. That is *unknown*, not zero; only a number is a number.
 
+use crate::errors::ApiShape;
+use crate::sse::SseEvent;
 use serde::Deserialize;
 
 /// Tokens of one request, as its engine counted them.
@@ -16,16 +19,38 @@ pub struct Usage {
     pub cached_tokens: Option<u64>,
 }
 
+/// An answer, or an event that has one or its usage inside.
 #[derive(Deserialize)]
-struct Answer {
-    usage: Option<Counts>,
+struct Said<C> {
+    usage: Option<C>,
+    /// In the Responses API's last event.
+    response: Option<Inner<C>>,
+    /// In Anthropic's first one.
+    message: Option<Inner<C>>,
 }
 
 #[derive(Deserialize)]
-struct Counts {
+struct Inner<C> {
+    usage: Option<C>,
+}
+
+#[derive(Deserialize)]
+struct ChatAnswer {
+    usage: Option<ChatCounts>,
+}
+
+#[derive(Deserialize)]
+struct ChatCounts {
     prompt_tokens: u64,
     completion_tokens: Option<u64>,
     prompt_tokens_details: Option<Details>,
+}
+
+#[derive(Deserialize)]
+struct ResponsesCounts {
+    input_tokens: u64,
+    output_tokens: Option<u64>,
+    input_tokens_details: Option<Details>,
 }
 
 #[derive(Deserialize)]
@@ -33,55 +58,110 @@ struct Details {
     cached_tokens: Option<u64>,
 }
 
-/// The `usage` of a whole answer, or of one chunk of a streamed one (which has it only in its last, and
-/// only if the client asked); `None` where there is none or it is malformed.
-#[must_use]
-pub fn parse_usage(json: &[u8]) -> Option<Usage> {
-    // Most chunks of a stream have none: look for the word before parsing. The word alone proves nothing.
-    memchr::memmem::find(json, b"\"usage\"")?;
-    let counts = serde_json::from_slice::<Answer>(json).ok()?.usage?;
-    Some(Usage {
-        prompt_tokens: counts.prompt_tokens,
-        completion_tokens: counts.completion_tokens.unwrap_or(0),
-        cached_tokens: counts.prompt_tokens_details.and_then(|details| details.cached_tokens),
-    })
+/// Of a stream each event may tell some of it: what comes later counts.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct AnthropicCounts {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cached(details: &str) -> Option<u64> {
-        let json =
-            format!(r#"{{"id":"x","usage":{{"prompt_tokens":7,"total_tokens":9{details}}}}}"#);
-        let usage = parse_usage(json.as_bytes()).unwrap();
-        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (7, 0));
-        usage.cached_tokens
+impl AnthropicCounts {
+    fn then(self, later: Self) -> Self {
+        Self {
+            input_tokens: later.input_tokens.or(self.input_tokens),
+            output_tokens: later.output_tokens.or(self.output_tokens),
+            cache_read_input_tokens: later.cache_read_input_tokens.or(self.cache_read_input_tokens),
+            cache_creation_input_tokens: later
+                .cache_creation_input_tokens
+                .or(self.cache_creation_input_tokens),
+        }
     }
 
-    #[test]
-    fn unknown_is_not_zero() {
-        assert_eq!(cached(""), None);
-        assert_eq!(cached(r#","prompt_tokens_details":null"#), None);
-        assert_eq!(cached(r#","prompt_tokens_details":{}"#), None);
-        assert_eq!(cached(r#","prompt_tokens_details":{"cached_tokens":null}"#), None);
-        assert_eq!(cached(r#","prompt_tokens_details":{"cached_tokens":0,"new":[1]}"#), Some(0));
-        assert_eq!(cached(r#","prompt_tokens_details":{"cached_tokens":6}"#), Some(6));
+    fn usage(self) -> Option<Usage> {
+        let parts = [self.cache_read_input_tokens, self.cache_creation_input_tokens];
+        let reused_or_kept = parts.into_iter().flatten().fold(0, u64::saturating_add);
+        Some(Usage {
+            prompt_tokens: self.input_tokens?.saturating_add(reused_or_kept),
+            completion_tokens: self.output_tokens.unwrap_or(0),
+            cached_tokens: self.cache_read_input_tokens,
+        })
+    }
+}
+
+/// The `usage` of a whole answer, or of that event of a stream which has all of it: a chat's last chunk (only if
+/// the client asked), `response.completed`. `None` where there is none or it is malformed.
+#[must_use]
+pub fn parse_usage(shape: ApiShape, json: &[u8]) -> Option<Usage> {
+    // Most chunks of a stream have none: look for the word before parsing. The word alone proves nothing.
+    memchr::memmem::find(json, b"\"usage\"")?;
+    match shape {
+        ApiShape::OpenAi => {
+            let counts = serde_json::from_slice::<ChatAnswer>(json).ok()?.usage?;
+            Some(Usage {
+                prompt_tokens: counts.prompt_tokens,
+                completion_tokens: counts.completion_tokens.unwrap_or(0),
+                cached_tokens: counts.prompt_tokens_details.and_then(|d| d.cached_tokens),
+            })
+        }
+        ApiShape::Responses => {
+            let said: Said<ResponsesCounts> = serde_json::from_slice(json).ok()?;
+            let counts = said.usage.or_else(|| said.response?.usage)?;
+            Some(Usage {
+                prompt_tokens: counts.input_tokens,
+                completion_tokens: counts.output_tokens.unwrap_or(0),
+                cached_tokens: counts.input_tokens_details.and_then(|d| d.cached_tokens),
+            })
+        }
+        ApiShape::Anthropic => anthropic(json)?.usage(),
+    }
+}
+
+fn anthropic(json: &[u8]) -> Option<AnthropicCounts> {
+    let said: Said<AnthropicCounts> = serde_json::from_slice(json).ok()?;
+    said.usage.or_else(|| said.message?.usage)
+}
+
+/// The usage of a stream, which is followed along.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamUsage {
+    shape: ApiShape,
+    anthropic: AnthropicCounts,
+}
+
+impl StreamUsage {
+    /// Of a stream that begins.
+    #[must_use]
+    pub fn new(shape: ApiShape) -> Self {
+        Self { shape, anthropic: AnthropicCounts::default() }
     }
 
-    #[test]
-    fn no_usage_is_none() {
-        for json in [
-            r#"{"choices":[],"usage":null}"#,
-            r#"{"choices":[{"delta":{"content":"\"usage\":{\"prompt_tokens\":1}"}}]}"#,
-            r#"{"choices":[{"usage":{"prompt_tokens":1}}]}"#,
-            r#"{"usage":{"completion_tokens":1}}"#,
-            r#"{"usage":{"prompt_tokens":-1}}"#,
-            r#"{"usage":{"prompt_tokens":1}"#,
-            "[DONE]",
-            "",
-        ] {
-            assert_eq!(parse_usage(json.as_bytes()), None, "{json}");
+    /// One of its events. Only Anthropic's streams tell their usage in pieces; of others the last event is enough.
+    pub fn see(&mut self, event: SseEvent<'_>) {
+        if self.shape != ApiShape::Anthropic {
+            return;
+        }
+        let SseEvent::Data { name: b"message_start" | b"message_delta" | b"", data } = event else {
+            return;
+        };
+        if memchr::memmem::find(data, b"\"usage\"").is_some()
+            && let Some(later) = anthropic(data)
+        {
+            self.anthropic = self.anthropic.then(later);
+        }
+    }
+
+    /// What it was, at the stream's end; `last` is the data of its last event.
+    #[must_use]
+    pub fn at_end(&self, last: &[u8]) -> Option<Usage> {
+        match self.shape {
+            ApiShape::OpenAi | ApiShape::Responses => parse_usage(self.shape, last),
+            ApiShape::Anthropic => self.anthropic.usage(),
         }
     }
 }
+
+#[cfg(test)]
+#[path = "usage_tests.rs"]
+mod tests;

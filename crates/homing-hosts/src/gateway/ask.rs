@@ -10,9 +10,11 @@ use super::{Gateway, infer, prompt};
 use bytes::Bytes;
 use homing_core::affinity::Outcome;
 use homing_core::ask::Ask;
+use homing_core::hash::Prompt;
 use homing_core::trust::Shape;
+use homing_wire::errors::ApiShape;
 use homing_wire::request::{
-    ChatView, CommonView, CompletionView, Opening, RequestError, TEXT_PARTS,
+    ChatView, CommonView, CompletionView, MessagesView, Opening, RequestError, ResponsesView,
 };
 use http::HeaderMap;
 use tokio::time::Instant;
@@ -22,7 +24,8 @@ use tokio::time::Instant;
 pub(super) struct Wish {
     /// As a stream of events.
     pub(super) streams: bool,
-    /// It says something of `stream_options`, and so whether its stream tells the usage.
+    /// Nothing has to be asked for its stream to tell the usage: it says something of `stream_options`, or its API
+    /// tells it always.
     pub(super) says_options: bool,
 }
 
@@ -45,7 +48,8 @@ pub(super) async fn of(
     if let Some(metrics) = record.metrics() {
         metrics.ignored_keys.inc_by(u64::from(found.ignored));
     }
-    let named = found.named;
+    // What generates nothing is no turn of a session, and leaves nothing in a cache.
+    let named = found.named.filter(|_| endpoint.generates());
     let with_session = named.is_some() && gateway.settings.affinity.ttl.is_some();
     let unroutable = |e| Error::route(&common.model, e).with_session(with_session);
     let route = core.route(&common.model).map_err(unroutable)?;
@@ -56,6 +60,18 @@ pub(super) async fn of(
     if with_session {
         // True until something else is known: its client may leave at any point.
         record.outcome = Outcome::Unbound;
+    }
+    let says_options = common.says_stream_options || endpoint.api() != ApiShape::OpenAi;
+    let wish = Wish { streams: common.stream, says_options };
+    let constrain = |ask: &mut Ask| {
+        (ask.explicit, ask.constraints) = (steering.explicit(), steering.constraints());
+        ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
+        ask.shape = endpoint.shape();
+    };
+    if !endpoint.generates() {
+        let mut ask = Ask::new(route.partition, route.name, Prompt::default());
+        constrain(&mut ask);
+        return Ok((ask, wish));
     }
     let known = prompt::of(gateway, endpoint, &route, &common, cut, body).await;
     if let (Some(metrics), true) = (record.metrics(), known.untokenized) {
@@ -72,21 +88,22 @@ pub(super) async fn of(
     }
     ask.text = text;
     ask.session = session;
-    (ask.explicit, ask.constraints) = (steering.explicit(), steering.constraints());
-    ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
-    ask.shape = if exact { endpoint.shape() } else { Shape::Text };
-    Ok((ask, Wish { streams: common.stream, says_options: common.says_stream_options }))
+    constrain(&mut ask);
+    if !exact {
+        ask.shape = Shape::Text;
+    }
+    Ok((ask, wish))
 }
 
 /// What routing must know of a body.
 struct View<'a> {
     common: CommonView<'a>,
-    /// How the conversation opens; only a chat does.
+    /// How the conversation opens, where it is all there.
     opening: Option<Opening<'a>>,
     /// The engine is to cut its prompt.
     cut: bool,
     /// What the prompt is made of, in the engine's order: slices of the body.
-    parts: [&'a [u8]; TEXT_PARTS],
+    parts: Vec<&'a [u8]>,
 }
 
 fn view<'a>(
@@ -108,6 +125,20 @@ fn view<'a>(
             let cut = view.truncate_prompt_tokens.is_some();
             let parts = view.text_parts();
             View { common: view.common, opening: None, cut, parts }
+        }
+        Endpoint::Responses => {
+            let view = ResponsesView::parse(body, paths)?;
+            let (opening, parts) = (view.opening(), view.text_parts());
+            View { common: view.common, opening, cut: false, parts }
+        }
+        Endpoint::Messages => {
+            let view = MessagesView::parse(body, paths)?;
+            let (opening, parts) = (Some(view.opening()), view.text_parts());
+            View { common: view.common, opening, cut: false, parts }
+        }
+        Endpoint::CountTokens => {
+            let common = MessagesView::parse(body, paths)?.common;
+            View { common, opening: None, cut: false, parts: Vec::new() }
         }
     })
 }

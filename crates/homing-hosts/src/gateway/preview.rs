@@ -22,8 +22,9 @@ impl Gateway {
         headers: HeaderMap,
         body: &Bytes,
     ) -> Option<Value> {
-        let endpoint = Endpoint::of(endpoint)?;
-        let mut record = Record::unrecorded(self, &headers, endpoint.label());
+        let path = endpoint.split_once('?').map_or(endpoint, |(path, _)| path);
+        let endpoint = Endpoint::of(path)?;
+        let mut record = Record::unrecorded(self, &headers, endpoint.label(), endpoint.api());
         let until = Instant::now() + self.settings.gateway.request_timeout;
         let asked = match Steering::parse(&headers) {
             Ok(steering) => {

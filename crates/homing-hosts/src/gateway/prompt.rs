@@ -99,40 +99,48 @@ fn tokenize(
     block_size: u32,
     now: Time,
 ) -> Result<Prompt, PromptError> {
-    match endpoint {
-        Endpoint::Chat => {
-            let chat = ChatBody::parse(body)?;
-            let mut input = chat.input(Some(now))?;
-            let kwargs;
-            if !model.chat_template_kwargs.is_empty() {
-                kwargs = Value::Object(merged(model, input.chat_template_kwargs));
-                input.chat_template_kwargs = Some(&kwargs);
-            }
-            tokenizer.chat_prompt(&input, block_size, space)
+    let chat = match endpoint {
+        Endpoint::Chat => ChatBody::parse(body)?,
+        Endpoint::Responses => ChatBody::from_responses(body)?,
+        Endpoint::Messages | Endpoint::CountTokens => {
+            ChatBody::from_messages(body, tokenizer.habits())?
         }
-        Endpoint::Completions => {
-            let malformed = |e: String| PromptError::Malformed(e);
-            let view = CompletionView::parse(body, &Default::default())
-                .map_err(|e| malformed(e.to_string()))?;
-            let Some(raw) = view.prompt else {
-                return Err(PromptError::Unsupported("prompt embeddings"));
-            };
-            let value: Value =
-                serde_json::from_str(raw.get()).map_err(|e| malformed(e.to_string()))?;
-            let specials = match view.add_special_tokens {
-                Some(false) => Specials::Omit,
-                _ => Specials::Add,
-            };
-            let prompts = tokenizer.encode_completion(&value, specials)?;
-            // Several prompts are as many generations on one worker: the first one's prefix decides,
-            // the load is all of them.
-            let total: usize = prompts.iter().map(Vec::len).sum();
-            let first = prompts.first().map(Vec::as_slice).unwrap_or_default();
-            let mut prompt = Prompt::from_tokens(first, block_size, space);
-            prompt.tokens = u32::try_from(total).unwrap_or(u32::MAX);
-            Ok(prompt)
-        }
+        Endpoint::Completions => return completion(tokenizer, body, space, block_size),
+    };
+    let mut input = chat.input(Some(now))?;
+    let kwargs;
+    if !model.chat_template_kwargs.is_empty() {
+        kwargs = Value::Object(merged(model, input.chat_template_kwargs));
+        input.chat_template_kwargs = Some(&kwargs);
     }
+    tokenizer.chat_prompt(&input, block_size, space)
+}
+
+fn completion(
+    tokenizer: &ModelPrompt,
+    body: &[u8],
+    space: HashSpace,
+    block_size: u32,
+) -> Result<Prompt, PromptError> {
+    let malformed = |e: String| PromptError::Malformed(e);
+    let view = CompletionView::parse(body, &Default::default());
+    let view = view.map_err(|e| malformed(e.to_string()))?;
+    let Some(raw) = view.prompt else {
+        return Err(PromptError::Unsupported("prompt embeddings"));
+    };
+    let value: Value = serde_json::from_str(raw.get()).map_err(|e| malformed(e.to_string()))?;
+    let specials = match view.add_special_tokens {
+        Some(false) => Specials::Omit,
+        _ => Specials::Add,
+    };
+    let prompts = tokenizer.encode_completion(&value, specials)?;
+    // Several prompts are as many generations on one worker: the first one's prefix decides,
+    // the load is all of them.
+    let total: usize = prompts.iter().map(Vec::len).sum();
+    let first = prompts.first().map(Vec::as_slice).unwrap_or_default();
+    let mut prompt = Prompt::from_tokens(first, block_size, space);
+    prompt.tokens = u32::try_from(total).unwrap_or(u32::MAX);
+    Ok(prompt)
 }
 
 fn kind(error: &PromptError) -> &'static str {

@@ -15,6 +15,7 @@ use homing_core::ask::{Ask, Cause, Failure, Refusal};
 use homing_runtime::guard::{Checked, Granted};
 use homing_runtime::settings::Verify;
 use homing_runtime::upstream::Upstream;
+use homing_wire::errors::ApiShape;
 use homing_wire::request;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
@@ -29,7 +30,7 @@ use tokio::time::{Instant, timeout_at};
 /// can't reserve memory by a header alone.
 const ROOM_AT_FIRST: usize = 256 << 10;
 
-/// Answers a generating request.
+/// Answers a request that workers serve.
 pub(super) async fn handle(
     gateway: &Gateway,
     upstream: &Upstream,
@@ -37,7 +38,7 @@ pub(super) async fn handle(
     endpoint: Endpoint,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
-    let mut record = Record::start(gateway, request.headers(), endpoint.label());
+    let mut record = Record::start(gateway, request.headers(), endpoint.label(), endpoint.api());
     let until = Instant::now() + gateway.settings.gateway.request_timeout;
     pace.begin(until);
     match answer(gateway, upstream, endpoint, request, &mut record, until).await {
@@ -94,7 +95,8 @@ async fn answer(
     let mut headers = forward::request_headers(&parts, record);
     let body = with_usage(gateway, wish, body, &mut headers);
     let (parts, headers, streams) = (&parts, &headers, wish.streams);
-    let to_send = Sending { gateway, upstream, parts, headers, body: &body, streams, until };
+    let (body, api) = (&body, endpoint.api());
+    let to_send = Sending { gateway, upstream, parts, headers, body, streams, api, until };
     to_send.place(ask, record).await
 }
 
@@ -149,6 +151,7 @@ struct Sending<'a> {
     body: &'a Bytes,
     /// It wants a stream of events.
     streams: bool,
+    api: ApiShape,
     /// When it is too late for everything.
     until: Instant,
 }
@@ -277,7 +280,7 @@ impl Sending<'_> {
         if !events || headers.contains_key(CONTENT_ENCODING) {
             return Dispatched::Begun(response, body, None);
         }
-        match timeout_at(first_byte, relay::begin(&mut body)).await {
+        match timeout_at(first_byte, relay::begin(&mut body, self.api)).await {
             Ok(Ok(begun)) => Dispatched::Begun(response, body, Some(begun)),
             Ok(Err(_)) => Dispatched::Failed(Failure::Broken),
             Err(_) => Dispatched::TimedOut,

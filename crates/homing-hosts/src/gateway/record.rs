@@ -6,6 +6,7 @@ use homing_core::affinity::Outcome;
 use homing_core::ids::{DpRank, SessionDigest};
 use homing_runtime::metrics::{Metrics, RequestLabels};
 use homing_runtime::shell::Shell;
+use homing_wire::errors::ApiShape;
 use homing_wire::usage::Usage;
 use http::{HeaderMap, HeaderValue};
 use std::sync::Arc;
@@ -54,6 +55,8 @@ pub(super) struct Record {
     counts: bool,
     began: Instant,
     endpoint: &'static str,
+    /// Whose shape its errors have.
+    pub(super) api: ApiShape,
     pub(super) request_id: HeaderValue,
     pub(super) instance: HeaderValue,
     pub(super) model: Option<Arc<str>>,
@@ -77,7 +80,12 @@ pub(super) struct Record {
 
 impl Record {
     /// A request has come.
-    pub(super) fn start(gateway: &Gateway, headers: &HeaderMap, endpoint: &'static str) -> Self {
+    pub(super) fn start(
+        gateway: &Gateway,
+        headers: &HeaderMap,
+        endpoint: &'static str,
+        api: ApiShape,
+    ) -> Self {
         let given = headers.get("x-request-id").filter(|v| !v.is_empty() && v.len() <= ID_MAX);
         let request_id = given.cloned().unwrap_or_else(|| {
             HeaderValue::from_str(&gateway.request_id())
@@ -89,6 +97,7 @@ impl Record {
             counts: true,
             began: Instant::now(),
             endpoint,
+            api,
             request_id,
             instance: gateway.instance.clone(),
             model: None,
@@ -114,8 +123,9 @@ impl Record {
         gateway: &Gateway,
         headers: &HeaderMap,
         endpoint: &'static str,
+        api: ApiShape,
     ) -> Self {
-        let mut record = Self::start(gateway, headers, endpoint);
+        let mut record = Self::start(gateway, headers, endpoint, api);
         record.counts = false;
         record
     }

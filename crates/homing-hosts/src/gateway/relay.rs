@@ -12,8 +12,9 @@ use super::reply::Error;
 use bytes::{Bytes, BytesMut};
 use homing_core::ask::{self, Step};
 use homing_runtime::guard::Live;
+use homing_wire::errors::ApiShape;
 use homing_wire::sse::SseScanner;
-use homing_wire::usage::{Usage, parse_usage};
+use homing_wire::usage::{StreamUsage, Usage, parse_usage};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::future::Future;
@@ -51,6 +52,8 @@ pub(super) struct Relay {
     held: BytesMut,
     /// For event streams.
     scanner: Option<SseScanner>,
+    /// What it says of its usage on the way.
+    usage: StreamUsage,
     /// Part of an event has passed without its end.
     torn: bool,
     live: Option<Live>,
@@ -103,6 +106,7 @@ impl Relay {
             ready: None,
             held: BytesMut::new(),
             scanner: None,
+            usage: StreamUsage::new(record.api),
             torn: false,
             live,
             record,
@@ -126,6 +130,7 @@ impl Relay {
     ) -> Self {
         let mut relay = Self::new(body, Some(live), record, limits);
         relay.scanner = Some(begun.scanner);
+        relay.usage = begun.usage;
         let (mut bytes, whole) = (begun.bytes, begun.whole);
         relay.held = bytes.split_off(whole);
         if !bytes.is_empty() {
@@ -164,7 +169,8 @@ impl Relay {
             return Some(chunk);
         };
         let before = scanner.data_events();
-        let whole = scanner.feed(&chunk, |_| {});
+        let usage = &mut self.usage;
+        let whole = scanner.feed(&chunk, |event| usage.see(event));
         let events = u32::try_from(scanner.data_events() - before).unwrap_or(u32::MAX);
         self.note_progress(events);
         if whole == chunk.len() && self.held.is_empty() {
@@ -196,8 +202,8 @@ impl Relay {
     fn end(&mut self, ended: Ended) {
         self.record.ended = ended;
         self.record.usage = match (&self.scanner, &self.copy) {
-            (Some(scanner), _) => parse_usage(scanner.last_data()),
-            (None, Some(copy)) => parse_usage(copy),
+            (Some(scanner), _) => self.usage.at_end(scanner.last_data()),
+            (None, Some(copy)) => parse_usage(self.record.api, copy),
             (None, None) => None,
         };
         if let (Some(live), Some(usage)) = (&self.live, self.record.usage) {
@@ -228,7 +234,9 @@ impl Relay {
             _ => ("worker_error", "the worker broke off in the middle of the answer"),
         };
         self.state = State::Broken(self.limits.pace.flushes());
-        Poll::Ready(Some(Ok(Frame::data(Error::event(code, message).into()))))
+        let earlier = self.scanner.as_ref().map_or(0, SseScanner::data_events);
+        let event = Error::event(self.record.api, code, message, earlier);
+        Poll::Ready(Some(Ok(Frame::data(event.into()))))
     }
 }
 
@@ -293,13 +301,14 @@ impl Body for Relay {
 }
 
 /// The beginning of a stream, read before its head is sent on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Begun {
     bytes: BytesMut,
     /// How many of them end where an event ends.
     whole: usize,
     events: u32,
     scanner: SseScanner,
+    usage: StreamUsage,
 }
 
 /// A head without data is held up to this many bytes of comments and the like.
@@ -310,13 +319,20 @@ const BEGIN_MAX: usize = 64 << 10;
 ///
 /// # Errors
 /// When the worker breaks off.
-pub(super) async fn begin(body: &mut Incoming) -> Result<Begun, hyper::Error> {
-    let mut begun = Begun::default();
+pub(super) async fn begin(body: &mut Incoming, api: ApiShape) -> Result<Begun, hyper::Error> {
+    let mut begun = Begun {
+        bytes: BytesMut::new(),
+        whole: 0,
+        events: 0,
+        scanner: SseScanner::default(),
+        usage: StreamUsage::new(api),
+    };
     while !begun.scanner.begun() && begun.bytes.len() < BEGIN_MAX {
         let next = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
         let Some(frame) = next else { break };
         if let Ok(chunk) = frame?.into_data() {
-            let whole = begun.scanner.feed(&chunk, |_| {});
+            let usage = &mut begun.usage;
+            let whole = begun.scanner.feed(&chunk, |event| usage.see(event));
             if whole > 0 {
                 begun.whole = begun.bytes.len() + whole;
             }

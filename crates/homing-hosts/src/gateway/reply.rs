@@ -229,10 +229,11 @@ impl Error {
         self.outcome
     }
 
-    /// For a stream's last event.
-    pub(super) fn event(code: &'static str, message: &str) -> Vec<u8> {
-        let error = ApiError { kind: SERVER, message, code, param: None };
-        homing_wire::errors::error_event(ApiShape::OpenAi, &error)
+    /// For a stream's last event, behind `earlier` ones.
+    pub(super) fn event(api: ApiShape, code: &'static str, message: &str, earlier: u64) -> Vec<u8> {
+        let status = if code == "timeout" { 504 } else { 502 };
+        let error = ApiError { status, kind: SERVER, message, code, param: None };
+        homing_wire::errors::error_event(api, &error, earlier)
     }
 }
 
@@ -248,12 +249,13 @@ pub(super) fn error(mut record: Record, error: Error) -> Response<ReplyBody> {
     // What a worker would have had to reuse is nothing to tell where none has served it.
     record.cached_tokens = None;
     let body = ApiError {
+        status: error.status.as_u16(),
         kind: error.kind,
         message: &error.message,
         code: error.code,
         param: error.param,
     };
-    let mut response = whole(error.status, error_body(ApiShape::OpenAi, &body).into());
+    let mut response = whole(error.status, error_body(record.api, &body).into());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     forward::own_headers(headers, &record);

@@ -7,6 +7,7 @@ use super::record::Record;
 use super::reply::{self, ReplyBody};
 use homing_core::trust::Shape;
 use homing_runtime::upstream::Upstream;
+use homing_wire::errors::ApiShape;
 use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -17,13 +18,19 @@ use tokio::time::Instant;
 /// A client has so long to take an answer of our own.
 const PLAIN_TIME: Duration = Duration::from_secs(30);
 
-/// A generating endpoint.
+/// An endpoint that workers serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.
     Completions,
+    /// `/v1/responses`.
+    Responses,
+    /// `/v1/messages`.
+    Messages,
+    /// `/v1/messages/count_tokens`: it generates nothing.
+    CountTokens,
 }
 
 impl Endpoint {
@@ -31,6 +38,9 @@ impl Endpoint {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),
             "/v1/completions" => Some(Self::Completions),
+            "/v1/responses" => Some(Self::Responses),
+            "/v1/messages" => Some(Self::Messages),
+            "/v1/messages/count_tokens" => Some(Self::CountTokens),
             _ => None,
         }
     }
@@ -40,6 +50,9 @@ impl Endpoint {
         match self {
             Self::Chat => "chat_completions",
             Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::CountTokens => "count_tokens",
         }
     }
 
@@ -48,7 +61,23 @@ impl Endpoint {
         match self {
             Self::Chat => Shape::Chat,
             Self::Completions => Shape::Completions,
+            Self::Responses => Shape::Responses,
+            Self::Messages | Self::CountTokens => Shape::Messages,
         }
+    }
+
+    /// Whose API it is of.
+    pub(super) fn api(self) -> ApiShape {
+        match self {
+            Self::Chat | Self::Completions => ApiShape::OpenAi,
+            Self::Responses => ApiShape::Responses,
+            Self::Messages | Self::CountTokens => ApiShape::Anthropic,
+        }
+    }
+
+    /// Whether an engine computes something for it.
+    pub(super) fn generates(self) -> bool {
+        self != Self::CountTokens
     }
 }
 
@@ -63,7 +92,8 @@ pub(super) async fn handle(
     let (method, path) = (request.method(), request.uri().path());
     if let Some(endpoint) = Endpoint::of(path) {
         if method != Method::POST {
-            let record = Record::start(gateway, request.headers(), endpoint.label());
+            let (label, api) = (endpoint.label(), endpoint.api());
+            let record = Record::start(gateway, request.headers(), label, api);
             let mut response = reply::error(record, reply::Error::method());
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
             return response;
@@ -76,9 +106,14 @@ pub(super) async fn handle(
         "/readyz" if get => readyz(gateway, request.uri().query()),
         "/v1/models" if get => models(gateway),
         _ => {
-            let record = Record::start(gateway, request.headers(), "other");
+            let api = match path.starts_with("/v1/messages/") {
+                true => ApiShape::Anthropic,
+                false => ApiShape::OpenAi,
+            };
+            let record = Record::start(gateway, request.headers(), "other", api);
             let text = "there is nothing here; this router serves /v1/chat/completions, \
-                        /v1/completions and /v1/models";
+                        /v1/completions, /v1/responses, /v1/messages, \
+                        /v1/messages/count_tokens and /v1/models";
             reply::error(record, reply::Error::not_found(text))
         }
     }

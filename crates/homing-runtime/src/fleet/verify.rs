@@ -151,6 +151,10 @@ impl Verify {
             }
         }
         self.asked = Some(id);
+        // Once they are messages, these two go through the chat's template.
+        for made_into_chat in [Shape::Responses, Shape::Messages] {
+            verdicts[made_into_chat as usize] = verdicts[Shape::Chat as usize];
+        }
         for (shape, verdict) in Shape::ALL.into_iter().zip(verdicts) {
             if let Some(same) = verdict {
                 self.shell.core().tokenized(id, shape, same);

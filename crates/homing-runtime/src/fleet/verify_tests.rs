@@ -126,7 +126,7 @@ async fn f28_an_engine_that_makes_the_same_tokens_is_trusted_and_asked_once() {
     world.compare().await;
     assert_eq!(world.engine.lock().asked, [r#"{"shape":"Chat"}"#, r#"{"shape":"Completions"}"#]);
     let seen: Vec<_> = world.trust().iter().map(|t| (t.trust.factor(), t.likely_cause)).collect();
-    assert_eq!((seen, lines.count(OTHER_TOKENS)), (vec![(1.0, None); 2], 0));
+    assert_eq!((seen, lines.count(OTHER_TOKENS)), (vec![(1.0, None); 4], 0));
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn f28_one_that_can_t_answer_now_or_at_any_length_is_asked_again() {
     assert_eq!((world.trust(), world.asked()), (vec![], 2));
     world.says("/tokenize", 200, r#"{"tokens":[1,2,3]}"#);
     world.compare().await;
-    assert_eq!((world.trust().len(), world.asked()), (2, 4));
+    assert_eq!((world.trust().len(), world.asked()), (4, 4));
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@
 use super::ask::{Accepted, Api};
 use super::driver::{Generation, Step};
 use super::refusal::Refusal;
-use super::shape::Frame;
+use super::shape::{Frame, event};
+use super::{messages, responses};
 use bytes::Bytes;
 use http_body::{Body, Frame as BodyFrame};
 use serde_json::Value;
@@ -35,6 +36,10 @@ pub(super) struct Stream {
     echo: String,
     pieces: Vec<String>,
     include_usage: bool,
+    /// Of the Responses API.
+    events: responses::Events,
+    /// Written before anything is computed.
+    first: Vec<u8>,
     cached: usize,
     output: usize,
     /// `None` once the stream has ended.
@@ -45,7 +50,13 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(accepted: Accepted, frame: Frame, place: OwnedSemaphorePermit) -> Self {
+        let (mut events, mut first) = (responses::Events::default(), Vec::new());
+        if frame.api == Api::Responses {
+            events.created(&frame, &mut first);
+        }
         Self {
+            events,
+            first,
             frame,
             echo: accepted.echo,
             pieces: accepted.pieces,
@@ -59,25 +70,39 @@ impl Stream {
 
     /// Appends the events that follow from one token.
     fn write(&mut self, step: Step, out: &mut Vec<u8>) {
+        let Self { frame, events, .. } = self;
         if let Some(cached) = step.cached {
             self.cached = cached;
-            if self.frame.api == Api::Chat {
-                event(out, &self.frame.opening());
+            match frame.api {
+                Api::Chat => event(out, None, &frame.opening()),
+                Api::Completion => {}
+                Api::Responses => events.opening(frame, out),
+                Api::Messages => messages::opening(frame, out),
             }
             if !self.echo.is_empty() {
-                event(out, &self.frame.piece(&self.echo, None));
+                event(out, None, &frame.piece(&self.echo, None));
             }
         }
         self.output += 1;
         let piece = self.pieces.get(step.index).map_or("", String::as_str);
-        event(out, &self.frame.piece(piece, step.last));
-        if step.last.is_some() {
-            if self.include_usage {
-                event(out, &self.frame.closing(self.frame.usage(self.output, self.cached)));
-            }
-            out.extend_from_slice(b"data: [DONE]\n\n");
-            self.generation = None;
+        match frame.api {
+            Api::Chat | Api::Completion => event(out, None, &frame.piece(piece, step.last)),
+            Api::Responses => events.piece(frame, piece, out),
+            Api::Messages => messages::piece(piece, out),
         }
+        let Some(reason) = step.last else { return };
+        let usage = frame.usage(self.output, self.cached);
+        match frame.api {
+            Api::Chat | Api::Completion => {
+                if self.include_usage {
+                    event(out, None, &frame.closing(usage));
+                }
+                out.extend_from_slice(b"data: [DONE]\n\n");
+            }
+            Api::Responses => events.closing(frame, reason, &usage, out),
+            Api::Messages => messages::closing(reason, &usage, out),
+        }
+        self.generation = None;
     }
 }
 
@@ -91,7 +116,7 @@ impl Body for Stream {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyFrame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        let mut out = Vec::new();
+        let mut out = std::mem::take(&mut this.first);
         while let Some(generation) = &mut this.generation {
             match generation.poll_step(cx) {
                 Poll::Ready(Some(step)) => this.write(step, &mut out),
@@ -109,10 +134,4 @@ impl Body for Stream {
     fn is_end_stream(&self) -> bool {
         self.generation.is_none()
     }
-}
-
-fn event(out: &mut Vec<u8>, data: &Value) {
-    out.extend_from_slice(b"data: ");
-    out.extend_from_slice(data.to_string().as_bytes());
-    out.extend_from_slice(b"\n\n");
 }

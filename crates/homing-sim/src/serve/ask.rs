@@ -1,4 +1,4 @@
-//! A completion request: the members that the mock heeds, checked. All others are ignored, as sampling
+//! A generating request: the members that the mock heeds, checked. All others are ignored, as sampling
 //! parameters mean nothing to it.
 
 use super::driver::{Driver, Generation};
@@ -9,13 +9,24 @@ use http::HeaderMap;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The two ways to ask.
+/// The ways to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Api {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.
     Completion,
+    /// `/v1/responses`.
+    Responses,
+    /// `/v1/messages`.
+    Messages,
+}
+
+impl Api {
+    /// Whether it has OpenAI's older fields.
+    fn has_choices(self) -> bool {
+        matches!(self, Self::Chat | Self::Completion)
+    }
 }
 
 /// A request that the engine has taken, and what its answer needs.
@@ -46,11 +57,12 @@ pub(super) fn accept(
 ) -> Result<Accepted, Refusal> {
     let body = parse(body)?;
     check_model(&body, served)?;
-    if body.get("n").is_some_and(|n| !n.is_null() && n.as_u64() != Some(1)) {
+    if api.has_choices() && body.get("n").is_some_and(|n| !n.is_null() && n.as_u64() != Some(1)) {
         return Err(Refusal::bad("n", "this mock gives one answer a request; leave n out"));
     }
     let stream = flag(&body, "stream")?;
     let options = body.get("stream_options").filter(|options| !options.is_null());
+    let options = options.filter(|_| api.has_choices());
     if options.is_some() && !stream {
         return Err(Refusal::bad("stream_options", "stream_options need stream = true"));
     }
@@ -58,6 +70,10 @@ pub(super) fn accept(
         Some(options) => flag(options, "include_usage")?,
         None => false,
     };
+    if api == Api::Responses && !body["previous_response_id"].is_null() {
+        let message = "this mock stores no responses; send the whole conversation";
+        return Err(Refusal::bad("previous_response_id", message));
+    }
     let tokens = prompt(api, &body, model)?;
     let limit = driver.max_model_len();
     let room = limit.saturating_sub(tokens.len());
@@ -88,6 +104,8 @@ pub(super) fn prompt(api: Api, body: &Value, model: &Model) -> Result<Vec<u32>, 
     Ok(match api {
         Api::Chat => model.chat(body)?,
         Api::Completion => model.completion(body.get("prompt").unwrap_or(&Value::Null))?,
+        Api::Responses => model.responses(body)?,
+        Api::Messages => model.messages(body)?,
     })
 }
 
@@ -134,7 +152,12 @@ pub(super) fn flag(body: &Value, name: &'static str) -> Result<bool, Refusal> {
 /// How many output tokens the client wants at most.
 fn wanted(api: Api, body: &Value, room: usize) -> Result<usize, Refusal> {
     // Chat clients send the newer name; vLLM prefers it too.
-    for name in ["max_completion_tokens", "max_tokens"] {
+    let names = match api {
+        Api::Chat | Api::Completion => ["max_completion_tokens", "max_tokens"].as_slice(),
+        Api::Responses => &["max_output_tokens"],
+        Api::Messages => &["max_tokens"],
+    };
+    for name in names.iter().copied() {
         if let Some(value) = body.get(name).filter(|value| !value.is_null()) {
             return match value.as_u64() {
                 Some(n) if n > 0 => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
@@ -142,7 +165,11 @@ fn wanted(api: Api, body: &Value, room: usize) -> Result<usize, Refusal> {
             };
         }
     }
-    Ok(if api == Api::Chat { room } else { COMPLETION_TOKENS.min(room) })
+    match api {
+        Api::Chat | Api::Responses => Ok(room),
+        Api::Completion => Ok(COMPLETION_TOKENS.min(room)),
+        Api::Messages => Err(Refusal::bad("max_tokens", "max_tokens is missing")),
+    }
 }
 
 pub(super) fn namespace(body: &Value) -> Result<Namespace, Refusal> {

@@ -123,9 +123,13 @@ async fn connection(app: Arc<App>, stream: TcpStream, stop: CancellationToken) {
 
 impl App {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let anthropic = request.uri().path().starts_with(MESSAGES);
         let answer = match (request.method(), request.uri().path()) {
             (&Method::POST, "/v1/chat/completions") => self.generate(Api::Chat, request).await,
             (&Method::POST, "/v1/completions") => self.generate(Api::Completion, request).await,
+            (&Method::POST, "/v1/responses") => self.generate(Api::Responses, request).await,
+            (&Method::POST, MESSAGES) => self.generate(Api::Messages, request).await,
+            (&Method::POST, COUNT_TOKENS) => self.count_tokens(request).await,
             (&Method::POST, "/tokenize") => self.tokenize(request).await,
             (&Method::POST, "/reset_prefix_cache") => Ok(match self.driver.clear_cache() {
                 true => plain(Bytes::new(), None),
@@ -159,7 +163,9 @@ impl App {
             )),
             _ => Ok(not_found()),
         };
-        answer.unwrap_or_else(|refusal: Refusal| json_answer(refusal.status, &refusal.body()))
+        answer.unwrap_or_else(|refusal: Refusal| {
+            json_answer(refusal.status, &refusal.body(anthropic))
+        })
     }
 
     async fn generate(&self, api: Api, request: Request<Incoming>) -> Result<Answer, Refusal> {
@@ -206,6 +212,12 @@ impl App {
         Ok(json_answer(StatusCode::OK, &tokens))
     }
 
+    async fn count_tokens(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
+        let body = self.body(request).await?;
+        let count = info::count_tokens(&body, &self.served, &self.model)?;
+        Ok(json_answer(StatusCode::OK, &count))
+    }
+
     async fn reusable(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
         let body = self.body(request).await?;
         let ranks = window::reusable(&body, &self.served, &self.model, &self.driver)?;
@@ -231,18 +243,28 @@ impl App {
 
     /// As vLLM makes it: of the client's request id where it sent one.
     fn answer_id(&self, api: Api, given: Option<&str>) -> String {
-        let kind = if api == Api::Chat { "chatcmpl" } else { "cmpl" };
+        let kind = match api {
+            Api::Chat | Api::Messages => "chatcmpl-",
+            Api::Completion => "cmpl-",
+            Api::Responses => "resp_",
+        };
         let number = self.answers.fetch_add(1, Ordering::Relaxed);
         match given {
-            Some(given) => format!("{kind}-{given}"),
-            None => format!("{kind}-{:x}-{number:x}", self.driver.began_at().as_micros()),
+            Some(given) => format!("{kind}{given}"),
+            None => format!("{kind}{:x}-{number:x}", self.driver.began_at().as_micros()),
         }
     }
 }
 
-const PATHS: [&str; 10] = [
+const MESSAGES: &str = "/v1/messages";
+const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
+
+const PATHS: [&str; 13] = [
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
+    MESSAGES,
+    COUNT_TOKENS,
     "/v1/models",
     "/tokenize",
     "/health",

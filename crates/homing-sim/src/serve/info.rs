@@ -1,4 +1,4 @@
-//! The paths that tell about the engine: `/v1/models`, `/kv_event_sources`, `/tokenize`.
+//! The paths that tell about the engine: `/v1/models`, `/kv_event_sources`, `/tokenize`, and Anthropic's count of tokens.
 
 use super::ask::{check_model, parse};
 use super::driver::Driver;
@@ -57,4 +57,12 @@ pub(super) fn tokenize(
         "count": tokens.len(), "max_model_len": driver.max_model_len(), "tokens": tokens,
         "token_strs": null,
     }))
+}
+
+/// How many tokens a request of Anthropic's has.
+pub(super) fn count_tokens(body: &[u8], served: &str, model: &Model) -> Result<Value, Refusal> {
+    let body = parse(body)?;
+    check_model(&body, served)?;
+    let count = model.messages(&body)?.len();
+    Ok(json!({"input_tokens": count, "context_management": {"original_input_tokens": count}}))
 }

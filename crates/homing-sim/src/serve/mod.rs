@@ -10,7 +10,8 @@
 //! | `mock` | start, run, stop |
 //! | `http` | connections, paths and the bounds of both |
 //! | `ask`, `refusal` | a request's body; what is wrong with one, in vLLM's status and shape |
-//! | `answer`, `shape` | a completion as one body or as a stream; the JSON of both |
+//! | `answer`, `shape` | an answer as one body or as a stream; the JSON of both |
+//! | `responses`, `messages` | the JSON of the two younger APIs |
 //! | `info` | the paths that tell about the engine |
 //! | `model` | tokens and replies |
 //! | `driver`, `clock` | the engine model in real time, `speedup` times as fast |
@@ -30,9 +31,11 @@ mod feed;
 mod groups;
 mod http;
 mod info;
+mod messages;
 mod mock;
 mod model;
 mod refusal;
+mod responses;
 mod shape;
 mod window;
 

@@ -84,6 +84,19 @@ impl Model {
         }
     }
 
+    /// The tokens of a Responses request's body.
+    pub(super) fn responses(&self, body: &Value) -> Result<Vec<u32>, PromptError> {
+        let body = ChatBody::from_responses(body.to_string().as_bytes())?;
+        self.codec.0.encode_chat(&body.input(None)?)
+    }
+
+    /// The tokens of the body of a request of Anthropic's.
+    pub(super) fn messages(&self, body: &Value) -> Result<Vec<u32>, PromptError> {
+        let habits = self.codec.0.habits();
+        let body = ChatBody::from_messages(body.to_string().as_bytes(), habits)?;
+        self.codec.0.encode_chat(&body.input(None)?)
+    }
+
     /// The tokens of the one prompt of a completion request.
     pub(super) fn completion(&self, prompt: &Value) -> Result<Vec<u32>, PromptError> {
         let prompts = self.codec.0.encode_completion(prompt, Specials::Add)?;

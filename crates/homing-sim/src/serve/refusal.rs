@@ -51,14 +51,17 @@ impl Refusal {
         Self { status, message: message.into(), param: None }
     }
 
-    /// The error's body.
-    pub(super) fn body(&self) -> Value {
+    /// The error's body, in OpenAI's shape or in Anthropic's.
+    pub(super) fn body(&self, anthropic: bool) -> Value {
         let kind = match self.status {
             StatusCode::NOT_FOUND => "NotFoundError",
             StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailableError",
             StatusCode::INTERNAL_SERVER_ERROR => "InternalServerError",
             _ => "BadRequestError",
         };
+        if anthropic {
+            return json!({"type": "error", "error": {"type": kind, "message": self.message}});
+        }
         let code = self.status.as_u16();
         json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": code}})
     }

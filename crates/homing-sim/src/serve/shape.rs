@@ -1,6 +1,7 @@
 //! The JSON of answers, member by member as a vLLM 0.32.0 server was seen to send them.
 
 use super::ask::Api;
+use super::{messages, responses};
 use crate::engine::FinishReason;
 use homing_core::time::Time;
 use serde_json::{Value, json};
@@ -35,6 +36,11 @@ const fn word(reason: FinishReason) -> &'static str {
 impl Frame {
     /// The whole answer.
     pub(super) fn whole(&self, text: &str, reason: FinishReason, usage: &Value) -> Value {
+        match self.api {
+            Api::Responses => return responses::whole(self, text, reason, usage),
+            Api::Messages => return messages::whole(self, text, reason, usage),
+            Api::Chat | Api::Completion => {}
+        }
         let reason = word(reason);
         let (object, choice) = match self.api {
             Api::Chat => (
@@ -48,7 +54,7 @@ impl Frame {
                     "logprobs": null, "finish_reason": reason, "stop_reason": null, "token_ids": null,
                 }),
             ),
-            Api::Completion => (
+            _ => (
                 "text_completion",
                 json!({
                     "index": 0, "text": text, "logprobs": null, "finish_reason": reason,
@@ -76,7 +82,7 @@ impl Frame {
     pub(super) fn piece(&self, text: &str, last: Option<FinishReason>) -> Value {
         let mut choice = match self.api {
             Api::Chat => json!({"index": 0, "delta": {"content": text}, "logprobs": null}),
-            Api::Completion => json!({"index": 0, "text": text, "logprobs": null}),
+            _ => json!({"index": 0, "text": text, "logprobs": null}),
         };
         choice["finish_reason"] = json!(last.map(word));
         if last.is_some() || self.api == Api::Completion {
@@ -96,6 +102,11 @@ impl Frame {
 
     /// Tokens in, out, and reused.
     pub(super) fn usage(&self, output: usize, cached: usize) -> Value {
+        match self.api {
+            Api::Responses => return responses::usage(self, output, cached),
+            Api::Messages => return messages::usage(self, output, cached),
+            Api::Chat | Api::Completion => {}
+        }
         json!({
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + output,
@@ -107,11 +118,23 @@ impl Frame {
     fn chunk(&self, choices: Value) -> Value {
         let object = match self.api {
             Api::Chat => "chat.completion.chunk",
-            Api::Completion => "text_completion",
+            _ => "text_completion",
         };
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model,
             "choices": choices,
         })
     }
+}
+
+/// One server-sent event; those of the older APIs have no name.
+pub(super) fn event(out: &mut Vec<u8>, name: Option<&str>, data: &Value) {
+    if let Some(name) = name {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(name.as_bytes());
+        out.push(b'\n');
+    }
+    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(data.to_string().as_bytes());
+    out.extend_from_slice(b"\n\n");
 }

@@ -8,14 +8,18 @@
 //! as in Python's `json`, which is what the engines read bodies with. Nesting costs no stack: what is
 //! not looked into is scanned by serde_json without recursion.
 
+mod messages;
 mod opening;
 mod prompt;
+mod responses;
 mod session;
 mod top;
 mod usage;
 
+pub use messages::MessagesView;
 pub use opening::{Opening, PieceKind};
 pub use prompt::PromptInput;
+pub use responses::ResponsesView;
 pub use session::{BodyPaths, BodySession, MAX_BODY_SESSION_BYTES, PathError};
 pub use usage::with_usage;
 
@@ -72,7 +76,7 @@ pub struct CommonView<'a> {
     pub include_usage: bool,
     /// `stream_options` is there, whatever it says.
     pub says_stream_options: bool,
-    /// The most tokens to generate, in either spelling (`max_completion_tokens` first); `None` where it
+    /// The most tokens to generate, in any API's spelling (`max_completion_tokens` first); `None` where it
     /// is absent or nothing that we can count with, which is for the worker to judge.
     pub max_tokens: Option<u64>,
     /// How many answers to generate; 1 unless said otherwise.
@@ -150,7 +154,7 @@ impl<'a> CommonView<'a> {
             Some(Some(name)) if !name.is_empty() => name,
             Some(_) => return Err(RequestError::WrongType { param: "model", expected: MODEL }),
         };
-        let max_tokens = top.max_completion_tokens.or(top.max_tokens);
+        let max_tokens = top.max_completion_tokens.or(top.max_tokens).or(top.max_output_tokens);
         Ok(Self {
             model,
             stream: flag("stream", top.stream)?.unwrap_or(false),
@@ -198,17 +202,16 @@ impl<'a> ChatView<'a> {
     /// What its prompt is made of, as the bytes that the client sent, in the order in which templates put it: the
     /// next turn's begin with these. They stand for the prompt where nobody can tokenize it.
     #[must_use]
-    pub fn text_parts(&self) -> [&'a [u8]; TEXT_PARTS] {
-        let of = |raw: Option<&'a RawValue>| raw.map_or(&[][..], |raw| raw.get().as_bytes());
+    pub fn text_parts(&self) -> Vec<&'a [u8]> {
         let t = &self.template;
-        let messages = open_end(self.messages);
-        [of(t.chat_template), of(t.chat_template_kwargs), of(t.documents), of(t.tools), messages]
+        let before = [t.chat_template, t.chat_template_kwargs, t.documents, t.tools];
+        written(before).chain([open_end(self.messages)]).collect()
     }
 
     /// What of it stays while the conversation grows.
     #[must_use]
     pub const fn opening(&self) -> Opening<'a> {
-        Opening { messages: self.messages, tools: self.template.tools }
+        Opening { tools: self.template.tools, instructions: None, messages: self.messages }
     }
 }
 
@@ -238,13 +241,17 @@ impl<'a> CompletionView<'a> {
     /// What its prompt is made of: see [`ChatView::text_parts`]. Of several prompts it is all of them, since one
     /// worker gets them all.
     #[must_use]
-    pub fn text_parts(&self) -> [&'a [u8]; TEXT_PARTS] {
-        [self.prompt.map_or(&[], open_end), &[], &[], &[], &[]]
+    pub fn text_parts(&self) -> Vec<&'a [u8]> {
+        self.prompt.map(open_end).into_iter().collect()
     }
 }
 
-/// What a prompt's text is made of, at most; what is absent is empty.
-pub const TEXT_PARTS: usize = 5;
+/// Those that are there, as they are written.
+fn written<'a, const N: usize>(
+    fields: [Option<&'a RawValue>; N],
+) -> impl Iterator<Item = &'a [u8]> {
+    fields.into_iter().flatten().map(|raw| raw.get().as_bytes())
+}
 
 /// A list or a text without its end: what is longer begins with the same bytes.
 fn open_end(raw: &RawValue) -> &[u8] {

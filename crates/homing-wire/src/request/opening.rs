@@ -1,8 +1,8 @@
 //! How a conversation opens: what stays as it is while messages are appended, for telling conversations
 //! apart that bring no id.
 //!
-//! That is the tools, the leading system and developer messages, and the first user message; nothing
-//! behind that one is read. Everything is handed out as slices of the body. Clients that mark where a
+//! That is the tools, the instructions, the leading system and developer messages, and the first user message;
+//! nothing behind that one is read. Everything is handed out as slices of the body. Clients that mark where a
 //! cache is to end (`cache_control`) move the mark on with every turn, and some turn a text into a list
 //! of one part to have a place for it: so the marks are left out, and a text part counts as the text.
 
@@ -12,7 +12,9 @@ use serde_json::value::RawValue;
 use std::fmt;
 
 /// The mark that moves.
-const CACHE_MARK: &str = "cache_control";
+pub(super) const CACHE_MARK: &str = "cache_control";
+/// How a block of Claude Code's system prompt begins that changes from request to request. Engines leave it out.
+pub(super) const BILLING: &str = "x-anthropic-billing-header";
 
 /// What a piece of an opening is. The numbers are for hashing: they stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +34,15 @@ pub enum PieceKind {
     Value = 6,
 }
 
-/// The parts of a chat's body that an opening is in.
+/// The parts of a body that an opening is in.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// The conversation.
-    pub(super) messages: &'a RawValue,
     /// Its tools.
     pub(super) tools: Option<&'a RawValue>,
+    /// The instructions that stand beside the conversation: a text, or a list of blocks.
+    pub(super) instructions: Option<&'a RawValue>,
+    /// The conversation: a list, or a text that is the first user message.
+    pub(super) messages: &'a RawValue,
 }
 
 impl Opening<'_> {
@@ -49,6 +53,15 @@ impl Opening<'_> {
     pub fn read(self, mut piece: impl FnMut(PieceKind, &str)) -> bool {
         if let Some(tools) = self.tools {
             piece(PieceKind::Tools, tools.get());
+        }
+        if let Some(instructions) = self.instructions {
+            piece(PieceKind::Role, "system");
+            content(instructions, true, &mut piece);
+        }
+        if self.messages.get().starts_with('"') {
+            piece(PieceKind::Role, "user");
+            piece(PieceKind::Text, self.messages.get());
+            return true;
         }
         let mut found = false;
         let messages = Messages { piece: &mut piece, found: &mut found };
@@ -79,7 +92,9 @@ impl<'a, F: FnMut(PieceKind, &str)> Visitor<'a> for Messages<'_, F> {
             *self.found = role == "user";
             if leading || *self.found {
                 (self.piece)(PieceKind::Role, role);
-                content(message, self.piece);
+                if let Some(said) = member(message, "content") {
+                    content(said, false, self.piece);
+                }
             }
             if *self.found {
                 break;
@@ -89,20 +104,22 @@ impl<'a, F: FnMut(PieceKind, &str)> Visitor<'a> for Messages<'_, F> {
     }
 }
 
-fn content(message: &RawValue, piece: &mut impl FnMut(PieceKind, &str)) {
-    let Some(content) = member(message, "content") else { return };
+fn content(content: &RawValue, instructions: bool, piece: &mut impl FnMut(PieceKind, &str)) {
     match content.get().as_bytes().first() {
         Some(b'"') => piece(PieceKind::Text, content.get()),
         Some(b'[') => {
             let mut reader = serde_json::Deserializer::from_str(content.get());
             // It is JSON, and read to its end.
-            drop(reader.deserialize_seq(Parts(piece)));
+            drop(reader.deserialize_seq(Parts { instructions, piece }));
         }
         _ => piece(PieceKind::Value, content.get()),
     }
 }
 
-struct Parts<'f, F>(&'f mut F);
+struct Parts<'f, F> {
+    instructions: bool,
+    piece: &'f mut F,
+}
 
 impl<'a, F: FnMut(PieceKind, &str)> Visitor<'a> for Parts<'_, F> {
     type Value = ();
@@ -113,15 +130,21 @@ impl<'a, F: FnMut(PieceKind, &str)> Visitor<'a> for Parts<'_, F> {
 
     fn visit_seq<S: SeqAccess<'a>>(self, mut parts: S) -> Result<(), S::Error> {
         while let Some(part) = parts.next_element::<&RawValue>()? {
-            let is_text = member(part, "type").and_then(text).is_some_and(|kind| kind == "text");
             let written = member(part, "text").filter(|raw| raw.get().starts_with('"'));
-            match written {
-                Some(written) if is_text => (self.0)(PieceKind::Text, written.get()),
-                _ => other(part, self.0),
+            match written.filter(|_| is_text(part)) {
+                Some(written) if self.instructions && written.get()[1..].starts_with(BILLING) => {}
+                Some(written) => (self.piece)(PieceKind::Text, written.get()),
+                None => other(part, self.piece),
             }
         }
         Ok(())
     }
+}
+
+/// Whether a part says that it is a text, in any API's word.
+pub(super) fn is_text(part: &RawValue) -> bool {
+    let kind = member(part, "type").and_then(text);
+    kind.is_some_and(|kind| matches!(&*kind, "text" | "input_text" | "output_text"))
 }
 
 /// A part that is no text: an image, mostly.

@@ -13,6 +13,7 @@ use homing_runtime::settings::WorkerUrl;
 use homing_runtime::upstream::Upstream;
 use homing_wire::engine::metrics::Exposition;
 use homing_wire::engine::{Kind, parse_models, parse_server_info};
+use homing_wire::errors::ApiShape;
 use homing_wire::usage::parse_usage;
 use serde::Deserialize;
 use serde_json::json;
@@ -286,7 +287,7 @@ async fn has_details(ask: &Ask, model: &str) -> Option<bool> {
         else {
             return None;
         };
-        if parse_usage(&answer)?.cached_tokens.is_some() {
+        if parse_usage(ApiShape::OpenAi, &answer)?.cached_tokens.is_some() {
             return Some(true);
         }
     }

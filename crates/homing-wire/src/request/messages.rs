@@ -1,0 +1,144 @@
+//! A request of Anthropic's Messages API.
+//!
+//! Its clients mark where a cache is to end (`cache_control`), and the marks move on with each turn; Claude Code also
+//! begins its system prompt with a line about itself that engines leave out. Neither reaches the prompt, so
+//! neither is part of its text: a conversation's text is handed out field by field, without them.
+
+use super::opening::{BILLING, CACHE_MARK, is_text};
+use super::top::{Text, member};
+use super::{BodyPaths, CommonView, Opening, RequestError, Top, written};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+
+/// A Messages request: [`CommonView`] and the parts that the prompt is rendered from.
+#[derive(Clone, Debug)]
+pub struct MessagesView<'a> {
+    /// What every request has.
+    pub common: CommonView<'a>,
+    /// The conversation: a JSON array.
+    pub messages: &'a RawValue,
+    /// The system prompt: a text or a list of blocks.
+    pub system: Option<&'a RawValue>,
+    /// Tool definitions.
+    pub tools: Option<&'a RawValue>,
+    /// More variables for the template; vLLM's own field.
+    pub chat_template_kwargs: Option<&'a RawValue>,
+}
+
+impl<'a> MessagesView<'a> {
+    /// Reads a Messages request, or one that only counts its tokens; sessions are looked for at `paths`.
+    ///
+    /// # Errors
+    /// See [`RequestError`]. The messages themselves are only known to be a JSON array.
+    pub fn parse(body: &'a [u8], paths: &BodyPaths) -> Result<Self, RequestError> {
+        const MESSAGES: &str = "a list of messages";
+        let top = Top::parse(body, paths)?;
+        let common = CommonView::of(&top, paths)?;
+        let messages = match top.messages {
+            None => return Err(RequestError::Missing { param: "messages", expected: MESSAGES }),
+            Some(raw) if raw.get().starts_with('[') => raw,
+            Some(_) => {
+                return Err(RequestError::WrongType { param: "messages", expected: MESSAGES });
+            }
+        };
+        let (system, tools) = (top.system, top.tools);
+        let chat_template_kwargs = top.chat_template_kwargs;
+        Ok(Self { common, messages, system, tools, chat_template_kwargs })
+    }
+
+    /// What its prompt is made of: see [`super::ChatView::text_parts`].
+    #[must_use]
+    pub fn text_parts(&self) -> Vec<&'a [u8]> {
+        let mut parts: Vec<&[u8]> = written([self.chat_template_kwargs, self.tools]).collect();
+        if let Some(system) = self.system {
+            blocks(system, true, &mut parts);
+        }
+        // It is JSON, and read to its end.
+        let mut reader = serde_json::Deserializer::from_str(self.messages.get());
+        drop(reader.deserialize_seq(Each(|message| fields(message, false, &mut parts))));
+        parts
+    }
+
+    /// What of it stays while the conversation grows.
+    #[must_use]
+    pub const fn opening(&self) -> Opening<'a> {
+        Opening { tools: self.tools, instructions: self.system, messages: self.messages }
+    }
+}
+
+/// The blocks of a content; a content that is a text is one block of it.
+fn blocks<'a>(content: &'a RawValue, system: bool, parts: &mut Vec<&'a [u8]>) {
+    if !content.get().starts_with('[') {
+        parts.push(content.get().as_bytes());
+        return;
+    }
+    let mut reader = serde_json::Deserializer::from_str(content.get());
+    // It is JSON, and read to its end.
+    drop(reader.deserialize_seq(Each(|block: &'a RawValue| {
+        match member(block, "text").filter(|text| is_text(block) && text.get().starts_with('"')) {
+            Some(text) if system && text.get()[1..].starts_with(BILLING) => {}
+            Some(text) => parts.push(text.get().as_bytes()),
+            None => fields(block, system, parts),
+        }
+    })));
+}
+
+/// The fields of a message or of a block, but for the marks; a `content` block by block.
+fn fields<'a>(object: &'a RawValue, system: bool, parts: &mut Vec<&'a [u8]>) {
+    struct Fields<'p, 'a>(bool, &'p mut Vec<&'a [u8]>);
+    impl<'a> Visitor<'a> for Fields<'_, 'a> {
+        type Value = ();
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
+            while let Some(Text(name)) = map.next_key()? {
+                if name == CACHE_MARK {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                let value: &RawValue = map.next_value()?;
+                // A name with escapes is none that anybody writes.
+                if let Cow::Borrowed(name) = name {
+                    self.1.push(name.as_bytes());
+                }
+                match &*name {
+                    "content" => blocks(value, self.0, self.1),
+                    _ => self.1.push(value.get().as_bytes()),
+                }
+            }
+            Ok(())
+        }
+    }
+    if object.get().starts_with('{') {
+        // It is JSON, and read to its end.
+        let mut reader = serde_json::Deserializer::from_str(object.get());
+        drop(reader.deserialize_map(Fields(system, parts)));
+    } else {
+        parts.push(object.get().as_bytes());
+    }
+}
+
+/// Hands out each item of a list.
+struct Each<F>(F);
+
+impl<'a, F: FnMut(&'a RawValue)> Visitor<'a> for Each<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<S: SeqAccess<'a>>(mut self, mut list: S) -> Result<(), S::Error> {
+        while let Some(item) = list.next_element()? {
+            (self.0)(item);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "messages_tests.rs"]
+mod tests;
