@@ -82,9 +82,9 @@ class RecordingWorker:
     `kv_event_sources` is what the engine says at that path; None: it has no such path (404).
     """
 
-    def __init__(self, port=0, gate=None, kv_event_sources=None):
+    def __init__(self, port=0, gate=None, kv_event_sources=None, models=(MODEL,)):
         self.seen, self.probes, self.garbage = [], [], []
-        self.gate, self.kv_event_sources = gate, kv_event_sources
+        self.gate, self.kv_event_sources, self.models = gate, kv_event_sources, models
         worker = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -135,8 +135,8 @@ class RecordingWorker:
             "/health": b"",
             "/metrics": b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0\n",
             "/v1/models": json.dumps({"object": "list", "data": [
-                {"id": MODEL, "object": "model", "created": 1, "owned_by": "vllm", "root": MODEL,
-                 "parent": None, "max_model_len": 32768}]}).encode(),
+                {"id": name, "object": "model", "created": 1, "owned_by": "vllm", "root": name,
+                 "parent": None, "max_model_len": 32768} for name in self.models]}).encode(),
         }
         if self.kv_event_sources is not None:
             answer["/kv_event_sources"] = json.dumps(self.kv_event_sources).encode()

@@ -1,12 +1,8 @@
 """The Responses API with the official OpenAI SDK, and Anthropic's Messages with theirs, over simulated engines:
 whole, streamed, turns that stay at home and are reused there, and errors as the SDK's own types."""
-import json
-import os
-
 import anthropic
 import openai
 from harness import MODEL, Mock, Serve, ServeFlags, check_error, eventually, tokenized
-from scripted_worker import ScriptedWorker
 
 # Longer than several KV blocks, so that a second turn has something to find in the cache.
 LONG = "You answer questions about a very large code base. " * 60

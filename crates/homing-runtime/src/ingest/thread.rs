@@ -163,9 +163,13 @@ impl Feeds {
                 o.note_connection(here);
             }
             if events {
+                let mut came = false;
                 for frames in up_to(AT_ONCE, &o.sockets.events) {
-                    o.note_message(here);
                     o.stream.take(here, &frames);
+                    came = true;
+                }
+                if came {
+                    o.note_message(here);
                 }
             }
             // After the live ones, so that it is not far ahead of them.

@@ -45,6 +45,9 @@ pub use mock::{Mock, MockHandle, StartError};
 pub use model::PromptCodec;
 
 #[cfg(test)]
+#[path = "apis_tests.rs"]
+mod apis_tests;
+#[cfg(test)]
 #[path = "feeds_tests.rs"]
 mod feeds_tests;
 #[cfg(test)]

@@ -62,7 +62,7 @@ fn send_with(
 }
 
 /// Reads a whole answer: status and body.
-fn receive(mut stream: BufReader<TcpStream>) -> (u16, String) {
+pub(super) fn receive(mut stream: BufReader<TcpStream>) -> (u16, String) {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         assert!(stream.read_line(&mut head).expect("it answers") > 0, "cut off: {head}");
