@@ -79,7 +79,11 @@ pub(super) async fn of(
     }
     let exact = known.prompt.exact;
     record.prompt_tokens = exact.then_some(known.prompt.tokens);
-    let text = prompt::text(gateway, &route, &common, &parts, exact);
+    // What an engine leaves of a prompt that it cuts is not how its text begins.
+    let text = match cut {
+        true => Prompt::default(),
+        false => prompt::text(gateway, &route, &common, &parts, exact),
+    };
     // Zero stands for "predicted: nothing"; what is unknown says nothing.
     record.cached_tokens = (exact || text.block_size > 0).then_some(0);
     let mut ask = Ask::new(route.partition, route.name, known.prompt);

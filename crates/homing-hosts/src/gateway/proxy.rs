@@ -70,7 +70,7 @@ struct Answer {
 
 enum Answered {
     Plain(Incoming, Option<homing_runtime::guard::Live>),
-    Stream(Incoming, Begun, homing_runtime::guard::Live),
+    Stream(Incoming, Box<Begun>, homing_runtime::guard::Live),
 }
 
 pub(super) type Failed = Box<Error>;
@@ -159,7 +159,7 @@ struct Sending<'a> {
 /// What became of one dispatch.
 enum Dispatched {
     /// The worker has begun to answer.
-    Begun(Response<()>, Incoming, Option<Begun>),
+    Begun(Response<()>, Incoming, Option<Box<Begun>>),
     /// It answered with an error, which passes.
     Error(Response<()>, Incoming),
     /// It failed before it had begun.

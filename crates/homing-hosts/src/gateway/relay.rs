@@ -123,20 +123,20 @@ impl Relay {
     /// A stream of events that has begun: `begun` was read (and scanned) before the head went out.
     pub(super) fn stream(
         body: Incoming,
-        begun: Begun,
+        begun: Box<Begun>,
         live: Live,
         record: Record,
         limits: Limits,
     ) -> Self {
         let mut relay = Self::new(body, Some(live), record, limits);
-        relay.scanner = Some(begun.scanner);
-        relay.usage = begun.usage;
-        let (mut bytes, whole) = (begun.bytes, begun.whole);
+        let Begun { mut bytes, whole, events, scanner, usage } = *begun;
+        relay.scanner = Some(scanner);
+        relay.usage = usage;
         relay.held = bytes.split_off(whole);
         if !bytes.is_empty() {
             relay.ready = Some(bytes.freeze());
         }
-        relay.note_progress(begun.events);
+        relay.note_progress(events);
         relay
     }
 
@@ -319,14 +319,14 @@ const BEGIN_MAX: usize = 64 << 10;
 ///
 /// # Errors
 /// When the worker breaks off.
-pub(super) async fn begin(body: &mut Incoming, api: ApiShape) -> Result<Begun, hyper::Error> {
-    let mut begun = Begun {
+pub(super) async fn begin(body: &mut Incoming, api: ApiShape) -> Result<Box<Begun>, hyper::Error> {
+    let mut begun = Box::new(Begun {
         bytes: BytesMut::new(),
         whole: 0,
         events: 0,
         scanner: SseScanner::default(),
         usage: StreamUsage::new(api),
-    };
+    });
     while !begun.scanner.begun() && begun.bytes.len() < BEGIN_MAX {
         let next = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
         let Some(frame) = next else { break };

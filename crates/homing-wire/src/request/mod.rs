@@ -247,9 +247,7 @@ impl<'a> CompletionView<'a> {
 }
 
 /// Those that are there, as they are written.
-fn written<'a, const N: usize>(
-    fields: [Option<&'a RawValue>; N],
-) -> impl Iterator<Item = &'a [u8]> {
+fn written<const N: usize>(fields: [Option<&RawValue>; N]) -> impl Iterator<Item = &[u8]> {
     fields.into_iter().flatten().map(|raw| raw.get().as_bytes())
 }
 
