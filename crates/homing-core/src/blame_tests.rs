@@ -50,6 +50,16 @@ fn what_is_unknown_is_nothing_else() {
     assert_eq!(told, Reuse { cached: 600, unknown: 400, ..Reuse::default() });
 }
 
+#[test]
+fn f57_sums_of_absurd_numbers_stay_at_the_most() {
+    let mut sum = Reuse::default();
+    let most = Usage { prompt_tokens: u64::MAX, cached_tokens: Some(u64::MAX) };
+    for _ in 0..3 {
+        sum += Reuse::of(&forecast(0, 0, 0), Some(&most));
+    }
+    assert_eq!(sum.cached, u64::MAX);
+}
+
 proptest! {
     /// Every token is counted once, whatever engines and indexes say.
     #[test]

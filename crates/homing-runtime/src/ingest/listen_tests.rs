@@ -114,3 +114,36 @@ fn who_waits_for_events_in_vain_is_told_why_that_may_be() {
     let hint = feed("tcp://10.0.0.1:5557", true, 0);
     assert!(hint.starts_with("check the endpoint"), "{hint}");
 }
+
+/// Found by a breaker: health probes and port scans come to whatever listens.
+#[test]
+fn a_port_that_somebody_probes_is_still_its_engines() {
+    let (shell, book) = (shell("", &[W]), FeedBook::default());
+    book.open(W, 0, 1);
+    let mut feeds = Feeds::new(Duration::from_secs(60));
+    let wants = Wants::from([((W.to_owned(), 0), Want { feed: listened(), serial: 1 })]);
+    feeds.become_as(&shell, &book, &wants);
+    let port = port(&feeds);
+    let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
+    let look_until = |feeds: &mut Feeds, what: &str, done: &dyn Fn() -> bool| {
+        while !done() {
+            assert!(Instant::now() < until, "{what}: {:?}", book.stats());
+            feeds.look(&shell, &book);
+        }
+    };
+    let blocks = || shell.core().workers()[0].cached_blocks;
+    let engine = connected_to(&feeds);
+    look_until(&mut feeds, "it is connected", &|| book.state(W) == "events");
+    while engine.recv_bytes(zmq::DONTWAIT).is_err() {
+        assert!(Instant::now() < until, "subscribed to everything");
+        feeds.look(&shell, &book);
+    }
+    for n in 0..3 {
+        drop(std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap());
+        // Whatever the monitor makes of it.
+        (0..5).for_each(|_| feeds.look(&shell, &book));
+        publish(&engine, n, n as u32);
+        look_until(&mut feeds, "it is heard", &|| blocks() == n as usize + 1);
+        look_until(&mut feeds, "and said to be", &|| book.state(W) == "events");
+    }
+}

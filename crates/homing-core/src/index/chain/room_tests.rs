@@ -134,6 +134,47 @@ fn f22_a_budget_holds_and_the_cold_goes_first() {
     }
 }
 
+/// Found by a breaker: a salt a user, or a session, is usual, and one index outlives them all.
+#[test]
+fn f22_salts_come_and_go_without_end() {
+    let salted = |i: u64| BlockStored {
+        block_hashes: vec![EngineHash(i)],
+        token_ids: vec![7; SIZE as usize],
+        block_size: SIZE,
+        cache_salt: format!("user {i}"),
+        full_attention: true,
+        ..BlockStored::default()
+    };
+    let mut index = ChainIndex::default();
+    for i in 0..150_000 {
+        let stored = KvEvent::Stored(salted(i));
+        assert_eq!(index.apply(WorkerId(0), DpRank(0), &stored), Applied::Yes, "{i}");
+        if let Some(old) = u64::checked_sub(i, 100) {
+            let block_hashes = vec![EngineHash(old)];
+            let gone = BlockRemoved { block_hashes, ..BlockRemoved::default() };
+            index.apply(WorkerId(0), DpRank(0), &KvEvent::Removed(gone));
+        }
+    }
+    index.check();
+    let space = HashSpace::new("", "user 149999");
+    let prompt = Prompt::from_tokens(&[7, 7, 0], SIZE, space);
+    assert_eq!(index.overlaps(&prompt)[0].blocks, 1);
+    assert!(index.bytes() < 8 << 20, "{}", index.bytes());
+}
+
+#[test]
+fn f22_clears_without_end_take_no_numbers() {
+    let mut index = ChainIndex::default();
+    index.apply(WorkerId(1), DpRank(0), &sequence(1, 100));
+    for _ in 0..100_000 {
+        assert_eq!(index.apply(WorkerId(0), DpRank(0), &sequence(2, 1)), Applied::Yes);
+        index.apply(WorkerId(0), DpRank(0), &KvEvent::Cleared);
+        index.sweep(32);
+    }
+    index.check();
+    assert!(index.bytes() < 1 << 20, "{}", index.bytes());
+}
+
 #[test]
 fn f22_orphans_are_the_first_to_go() {
     let mut index = ChainIndex::default();
