@@ -226,7 +226,7 @@ impl ChainIndex {
 
     fn place_of(&self, slot: Slot) -> Option<Place> {
         let node = self.nodes.get(slot)?;
-        let space = self.spaces.of(&node);
+        let space = self.spaces.of(node);
         Some(Place { chain: node.chain, space, before: slot.checked_sub(1), follow: 0 })
     }
 
