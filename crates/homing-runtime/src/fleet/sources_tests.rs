@@ -71,7 +71,11 @@ async fn each_kind_of_engine_is_told_its_own_switch() {
     {
         let engine = Engine::up();
         engine.say(|s| s.pages = vec![("/server_info", 200, page.into())]);
-        let switch = format!("unless index.source says otherwise; {}", kind.events_switch());
+        let switch = format!(
+            "the worker tells nothing of its cache: what it has is guessed by what it is sent, unless \
+             index.source says otherwise; {}",
+            kind.events_switch()
+        );
         let switch = switch.as_str();
         let before = lines.count(switch);
         let world = follow(&engine, 1);
