@@ -6,7 +6,7 @@
 //! they were scheduled.
 //!
 //! * [`world`]: what happens when; `flight`: what becomes of a request;
-//! * [`router`]: one core, and what it knows of the fleet;
+//! * `router`: one core, and what it knows of the fleet;
 //! * `kv`: what engines publish;
 //! * [`outcome`]: what came of it;
 //! * [`bounds`]: what no router can exceed.

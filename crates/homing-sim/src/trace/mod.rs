@@ -1,7 +1,7 @@
 //! Request traces: when somebody asked, how long prompts and answers were, and which prompts began alike.
 //! Never what was said.
 //!
-//! * [`read`]: any of the known formats, told by their content, from bytes that may be compressed;
+//! * [`read()`]: any of the known formats, told by their content, from bytes that may be compressed;
 //! * [`blocks`]: which blocks are the same, as small numbers and as the hashes that the core knows;
 //! * `mooncake`, `sessions`, `azure`, [`own`]: the formats.
 //!
