@@ -12,6 +12,10 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
+/// Contents in contents that are read block by block: a message's, and a tool result's in it. Of what is deeper no
+/// engine makes a prompt, and it is taken as it is written.
+const DEEPEST: u8 = 2;
+
 /// A Messages request: [`CommonView`] and the parts that the prompt is rendered from.
 #[derive(Clone, Debug)]
 pub struct MessagesView<'a> {
@@ -53,11 +57,13 @@ impl<'a> MessagesView<'a> {
     pub fn text_parts(&self) -> Vec<&'a [u8]> {
         let mut parts: Vec<&[u8]> = written([self.chat_template_kwargs, self.tools]).collect();
         if let Some(system) = self.system {
-            blocks(system, true, &mut parts);
+            blocks(system, Place { system: true, depth: 1 }, &mut parts);
         }
         // It is JSON, and read to its end.
         let mut reader = serde_json::Deserializer::from_str(self.messages.get());
-        drop(reader.deserialize_seq(Each(|message| fields(message, false, &mut parts))));
+        drop(reader.deserialize_seq(Each(|message| {
+            fields(message, Place { system: false, depth: 0 }, &mut parts);
+        })));
         parts
     }
 
@@ -68,8 +74,17 @@ impl<'a> MessagesView<'a> {
     }
 }
 
+/// Where a value is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// In the system prompt.
+    system: bool,
+    /// In so many contents.
+    depth: u8,
+}
+
 /// The blocks of a content; a content that is a text is one block of it.
-fn blocks<'a>(content: &'a RawValue, system: bool, parts: &mut Vec<&'a [u8]>) {
+fn blocks<'a>(content: &'a RawValue, place: Place, parts: &mut Vec<&'a [u8]>) {
     if !content.get().starts_with('[') {
         parts.push(content.get().as_bytes());
         return;
@@ -78,16 +93,16 @@ fn blocks<'a>(content: &'a RawValue, system: bool, parts: &mut Vec<&'a [u8]>) {
     // It is JSON, and read to its end.
     drop(reader.deserialize_seq(Each(|block: &'a RawValue| {
         match member(block, "text").filter(|text| is_text(block) && text.get().starts_with('"')) {
-            Some(text) if system && text.get()[1..].starts_with(BILLING) => {}
+            Some(text) if place.system && text.get()[1..].starts_with(BILLING) => {}
             Some(text) => parts.push(text.get().as_bytes()),
-            None => fields(block, system, parts),
+            None => fields(block, place, parts),
         }
     })));
 }
 
 /// The fields of a message or of a block, but for the marks; a `content` block by block.
-fn fields<'a>(object: &'a RawValue, system: bool, parts: &mut Vec<&'a [u8]>) {
-    struct Fields<'p, 'a>(bool, &'p mut Vec<&'a [u8]>);
+fn fields<'a>(object: &'a RawValue, place: Place, parts: &mut Vec<&'a [u8]>) {
+    struct Fields<'p, 'a>(Place, &'p mut Vec<&'a [u8]>);
     impl<'a> Visitor<'a> for Fields<'_, 'a> {
         type Value = ();
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,7 +120,10 @@ fn fields<'a>(object: &'a RawValue, system: bool, parts: &mut Vec<&'a [u8]>) {
                     self.1.push(name.as_bytes());
                 }
                 match &*name {
-                    "content" => blocks(value, self.0, self.1),
+                    "content" if self.0.depth < DEEPEST => {
+                        let depth = self.0.depth + 1;
+                        blocks(value, Place { depth, ..self.0 }, self.1);
+                    }
                     _ => self.1.push(value.get().as_bytes()),
                 }
             }
@@ -115,7 +133,7 @@ fn fields<'a>(object: &'a RawValue, system: bool, parts: &mut Vec<&'a [u8]>) {
     if object.get().starts_with('{') {
         // It is JSON, and read to its end.
         let mut reader = serde_json::Deserializer::from_str(object.get());
-        drop(reader.deserialize_map(Fields(system, parts)));
+        drop(reader.deserialize_map(Fields(place, parts)));
     } else {
         parts.push(object.get().as_bytes());
     }

@@ -76,6 +76,24 @@ fn odd_contents_are_taken_as_they_are_written() {
     }
 }
 
+/// Contents nest as deep as a client likes: it costs no stack, nor a look at each level for each above it.
+#[test]
+fn contents_without_end_are_taken_as_they_are_written_from_some_depth_on() {
+    const DEEP: usize = 200_000;
+    let content = format!(r#"{}"x"{}"#, r#"[{"content":"#.repeat(DEEP), "}]".repeat(DEEP));
+    let body = format!(r#"{{"model":"m","messages":[{{"content":{content}}}]}}"#);
+    let view = MessagesView::parse(body.as_bytes(), &paths()).unwrap();
+    assert!(view.text_parts().len() < 20);
+    let _ = opening(view.opening());
+    // A tool's result is not so deep: its marks are no part of it.
+    let marked = |mark: Value| {
+        let block = json!({"type": "text", "text": "out", "cache_control": mark});
+        let result = json!({"type": "tool_result", "content": [block]});
+        text(&json!({"model": "m", "messages": [{"role": "user", "content": [result]}]}))
+    };
+    assert_eq!(marked(json!({"type": "ephemeral"})), marked(Value::Null));
+}
+
 /// The pieces of an opening; `None` where it has none.
 fn opening(opening: super::super::Opening<'_>) -> Option<Vec<(PieceKind, String)>> {
     let mut pieces = Vec::new();
