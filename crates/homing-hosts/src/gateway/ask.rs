@@ -41,10 +41,12 @@ pub(super) async fn of(
 ) -> Result<(Ask, Wish), Failed> {
     let core = gateway.shell.core();
     let secret = gateway.shell.secret();
-    let View { common, opening, cut, parts } =
-        view(gateway, endpoint, body).map_err(|e| gateway.early(headers, Error::request(&e)))?;
-    let opening = || infer::hash(secret, opening?);
-    let found = gateway.finder.find(headers, steering, &common, opening)?;
+    let view = View::parse(gateway, endpoint, body)
+        .map_err(|e| gateway.early(headers, Error::request(&e)))?;
+    let (common, cut) = (view.common(), view.is_cut());
+    // What only counts tokens is no turn, and has no opening that anything could be inferred from.
+    let opening = || infer::hash(secret, view.opening().filter(|_| endpoint.generates())?);
+    let found = gateway.finder.find(headers, steering, common, opening)?;
     if let Some(metrics) = record.metrics() {
         metrics.ignored_keys.inc_by(u64::from(found.ignored));
     }
@@ -73,16 +75,16 @@ pub(super) async fn of(
         constrain(&mut ask);
         return Ok((ask, wish));
     }
-    let known = prompt::of(gateway, endpoint, &route, &common, cut, body).await;
+    let known = prompt::of(gateway, endpoint, &route, common, cut, body).await;
     if let (Some(metrics), true) = (record.metrics(), known.untokenized) {
         metrics.untokenized.inc();
     }
     let exact = known.prompt.exact;
     record.prompt_tokens = exact.then_some(known.prompt.tokens);
     // What an engine leaves of a prompt that it cuts is not how its text begins.
-    let text = match cut {
-        true => Prompt::default(),
-        false => prompt::text(gateway, &route, &common, &parts, exact),
+    let text = match !cut && prompt::wants_text(gateway, &route, exact) {
+        true => prompt::text(&route, common, &view.text_parts()),
+        false => Prompt::default(),
     };
     // Zero stands for "predicted: nothing"; what is unknown says nothing.
     record.cached_tokens = (exact || text.block_size > 0).then_some(0);
@@ -100,49 +102,61 @@ pub(super) async fn of(
 }
 
 /// What routing must know of a body.
-struct View<'a> {
-    common: CommonView<'a>,
-    /// How the conversation opens, where it is all there.
-    opening: Option<Opening<'a>>,
-    /// The engine is to cut its prompt.
-    cut: bool,
-    /// What the prompt is made of, in the engine's order: slices of the body.
-    parts: Vec<&'a [u8]>,
+enum View<'a> {
+    Chat(ChatView<'a>),
+    Completions(CompletionView<'a>),
+    Responses(ResponsesView<'a>),
+    Messages(MessagesView<'a>),
 }
 
-fn view<'a>(
-    gateway: &Gateway,
-    endpoint: Endpoint,
-    body: &'a [u8],
-) -> Result<View<'a>, RequestError> {
-    let paths = &gateway.body_paths;
-    Ok(match endpoint {
-        Endpoint::Chat => {
-            let view = ChatView::parse(body, paths)?;
-            let opening = Some(view.opening());
-            let cut = view.template.truncate_prompt_tokens.is_some();
-            let parts = view.text_parts();
-            View { common: view.common, opening, cut, parts }
+impl<'a> View<'a> {
+    fn parse(gateway: &Gateway, endpoint: Endpoint, body: &'a [u8]) -> Result<Self, RequestError> {
+        let paths = &gateway.body_paths;
+        Ok(match endpoint {
+            Endpoint::Chat => Self::Chat(ChatView::parse(body, paths)?),
+            Endpoint::Completions => Self::Completions(CompletionView::parse(body, paths)?),
+            Endpoint::Responses => Self::Responses(ResponsesView::parse(body, paths)?),
+            Endpoint::Messages | Endpoint::CountTokens => {
+                Self::Messages(MessagesView::parse(body, paths)?)
+            }
+        })
+    }
+
+    fn common(&self) -> &CommonView<'a> {
+        match self {
+            Self::Chat(view) => &view.common,
+            Self::Completions(view) => &view.common,
+            Self::Responses(view) => &view.common,
+            Self::Messages(view) => &view.common,
         }
-        Endpoint::Completions => {
-            let view = CompletionView::parse(body, paths)?;
-            let cut = view.truncate_prompt_tokens.is_some();
-            let parts = view.text_parts();
-            View { common: view.common, opening: None, cut, parts }
+    }
+
+    /// How the conversation opens, where it is all there.
+    fn opening(&self) -> Option<Opening<'a>> {
+        match self {
+            Self::Chat(view) => Some(view.opening()),
+            Self::Completions(_) => None,
+            Self::Responses(view) => view.opening(),
+            Self::Messages(view) => Some(view.opening()),
         }
-        Endpoint::Responses => {
-            let view = ResponsesView::parse(body, paths)?;
-            let (opening, parts) = (view.opening(), view.text_parts());
-            View { common: view.common, opening, cut: false, parts }
+    }
+
+    /// The engine is to cut its prompt.
+    fn is_cut(&self) -> bool {
+        match self {
+            Self::Chat(view) => view.template.truncate_prompt_tokens.is_some(),
+            Self::Completions(view) => view.truncate_prompt_tokens.is_some(),
+            Self::Responses(_) | Self::Messages(_) => false,
         }
-        Endpoint::Messages => {
-            let view = MessagesView::parse(body, paths)?;
-            let (opening, parts) = (Some(view.opening()), view.text_parts());
-            View { common: view.common, opening, cut: false, parts }
+    }
+
+    /// What the prompt is made of, in the engine's order: slices of the body, which is read again for them.
+    fn text_parts(&self) -> Vec<&'a [u8]> {
+        match self {
+            Self::Chat(view) => view.text_parts(),
+            Self::Completions(view) => view.text_parts(),
+            Self::Responses(view) => view.text_parts(),
+            Self::Messages(view) => view.text_parts(),
         }
-        Endpoint::CountTokens => {
-            let common = MessagesView::parse(body, paths)?.common;
-            View { common, opening: None, cut: false, parts: Vec::new() }
-        }
-    })
+    }
 }

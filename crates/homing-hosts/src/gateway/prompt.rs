@@ -71,22 +71,17 @@ pub(super) async fn of(
     }
 }
 
-/// The prompt as text, where somebody is known by nothing else, or its tokens are not known.
-pub(super) fn text(
-    gateway: &Gateway,
-    route: &Route,
-    common: &CommonView<'_>,
-    parts: &[&[u8]],
-    exact: bool,
-) -> Prompt {
-    let wanted = match gateway.settings.index.source {
+/// Whether the prompt is wanted as text: somebody is known by nothing else, or its tokens are not known.
+pub(super) fn wants_text(gateway: &Gateway, route: &Route, exact: bool) -> bool {
+    match gateway.settings.index.source {
         IndexSource::Auto => !exact || gateway.shell.core().wants_text(route.partition),
         IndexSource::Approximate => true,
         IndexSource::Events | IndexSource::Off => false,
-    };
-    if !wanted {
-        return Prompt::default();
     }
+}
+
+/// The prompt as text.
+pub(super) fn text(route: &Route, common: &CommonView<'_>, parts: &[&[u8]]) -> Prompt {
     Prompt::from_text(parts, HashSpace::new(&route.adapter, &common.cache_salt))
 }
 

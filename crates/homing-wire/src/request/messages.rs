@@ -6,7 +6,7 @@
 
 use super::opening::{BILLING, CACHE_MARK, is_text};
 use super::top::{Text, member};
-use super::{BodyPaths, CommonView, Opening, RequestError, Top, written};
+use super::{BodyPaths, CommonView, Opening, RequestError, Top, messages_of, written};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -37,16 +37,9 @@ impl<'a> MessagesView<'a> {
     /// # Errors
     /// See [`RequestError`]. The messages themselves are only known to be a JSON array.
     pub fn parse(body: &'a [u8], paths: &BodyPaths) -> Result<Self, RequestError> {
-        const MESSAGES: &str = "a list of messages";
         let top = Top::parse(body, paths)?;
         let common = CommonView::of(&top, paths)?;
-        let messages = match top.messages {
-            None => return Err(RequestError::Missing { param: "messages", expected: MESSAGES }),
-            Some(raw) if raw.get().starts_with('[') => raw,
-            Some(_) => {
-                return Err(RequestError::WrongType { param: "messages", expected: MESSAGES });
-            }
-        };
+        let messages = messages_of(&top)?;
         let (system, tools) = (top.system, top.tools);
         let chat_template_kwargs = top.chat_template_kwargs;
         Ok(Self { common, messages, system, tools, chat_template_kwargs })

@@ -174,16 +174,9 @@ impl<'a> ChatView<'a> {
     /// # Errors
     /// See [`RequestError`]. The messages themselves are only known to be a JSON array.
     pub fn parse(body: &'a [u8], paths: &BodyPaths) -> Result<Self, RequestError> {
-        const MESSAGES: &str = "a list of messages";
         let top = Top::parse(body, paths)?;
         let common = CommonView::of(&top, paths)?;
-        let messages = match top.messages {
-            None => return Err(RequestError::Missing { param: "messages", expected: MESSAGES }),
-            Some(raw) if raw.get().starts_with('[') => raw,
-            Some(_) => {
-                return Err(RequestError::WrongType { param: "messages", expected: MESSAGES });
-            }
-        };
+        let messages = messages_of(&top)?;
         let template = TemplateFields {
             tools: top.tools,
             tool_choice: top.tool_choice,
@@ -243,6 +236,16 @@ impl<'a> CompletionView<'a> {
     #[must_use]
     pub fn text_parts(&self) -> Vec<&'a [u8]> {
         self.prompt.map(open_end).into_iter().collect()
+    }
+}
+
+/// The `messages` of a conversation, which are only known to be a JSON array.
+fn messages_of<'a>(top: &Top<'a>) -> Result<&'a RawValue, RequestError> {
+    const MESSAGES: &str = "a list of messages";
+    match top.messages {
+        None => Err(RequestError::Missing { param: "messages", expected: MESSAGES }),
+        Some(raw) if raw.get().starts_with('[') => Ok(raw),
+        Some(_) => Err(RequestError::WrongType { param: "messages", expected: MESSAGES }),
     }
 }
 
