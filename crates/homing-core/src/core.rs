@@ -100,6 +100,14 @@ impl Cell {
         RwLockWriteGuard::unlock_fair(index);
         changed
     }
+
+    /// Changes the index of texts; likewise.
+    fn text<T>(&self, change: impl FnOnce(&mut RecencyIndex) -> T) -> T {
+        let mut texts = self.text.write();
+        let changed = change(&mut texts);
+        RwLockWriteGuard::unlock_fair(texts);
+        changed
+    }
 }
 
 /// The selection core. Shared by every host of a process; all methods take `&self`.

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! route(model)                which partition serves it
-//! overlaps(partition, prompt) who holds how much of its prompt       index/
+//! look_up(ask)                who holds how much of its prompt       index/
 //! admit(now, ask)             resolve the session -> Hold            affinity/
 //!                             filter, pin, score, pick               select/
 //!                             book the load, or wait                 load, queue

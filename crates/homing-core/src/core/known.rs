@@ -49,7 +49,7 @@ impl SelectionCore {
         if !ask.text.chain.is_empty() {
             let texts = cell.text.read();
             for mut o in texts.overlaps(&ask.text) {
-                if exact && texts.cache(o.worker).source != CacheSource::Routed {
+                if !compares_text(ask, texts.cache(o.worker).source) {
                     continue;
                 }
                 o.blocks = in_blocks(o.blocks, &ask.text, &ask.prompt);
@@ -78,7 +78,7 @@ impl SelectionCore {
             let from = ask.overlaps.iter().find(here).map_or(0, |o| o.blocks as usize);
             cell.index(|index| index.predict(worker, rank, &ask.prompt, from, until));
         } else if compares_text(ask, source) {
-            cell.text.write().predict(worker, rank, &ask.text, 0, until);
+            cell.text(|texts| texts.predict(worker, rank, &ask.text, 0, until));
         } else {
             return;
         }
@@ -91,12 +91,16 @@ impl SelectionCore {
         if ask.text.chain.is_empty() {
             return;
         }
-        let mut texts = cell.text.write();
-        if !compares_text(ask, texts.cache(worker).source) {
+        let noted = cell.text(|texts| {
+            let compares = compares_text(ask, texts.cache(worker).source);
+            if compares {
+                texts.routed(worker, grant.rank, &ask.text);
+            }
+            compares
+        });
+        if !noted {
             return;
         }
-        texts.routed(worker, grant.rank, &ask.text);
-        drop(texts);
         let changes = cell.changes.fetch_add(1, Ordering::Relaxed);
         if changes.is_multiple_of(MEASURE_EACH) || ask.text.chain.len() >= LONG {
             self.measure(cell);
@@ -106,17 +110,19 @@ impl SelectionCore {
 
     /// How a worker's cache is known from now on.
     pub(super) fn set_cache(&self, cell: &Cell, worker: WorkerId, cache: Cache) {
-        let mut texts = cell.text.write();
-        texts.set_cache(worker, cache);
-        cell.wants_text.store(texts.any_routed(), Ordering::Relaxed);
+        cell.text(|texts| {
+            texts.set_cache(worker, cache);
+            cell.wants_text.store(texts.any_routed(), Ordering::Relaxed);
+        });
     }
 
     /// Nothing is known of a worker any more. What is left to do is [`Self::sweep`]'s.
     pub(super) fn forget_cache(&self, cell: &Cell, worker: WorkerId) {
         cell.index(|index| index.forget(worker));
-        let mut texts = cell.text.write();
-        texts.forget(worker);
-        cell.wants_text.store(texts.any_routed(), Ordering::Relaxed);
+        cell.text(|texts| {
+            texts.forget(worker);
+            cell.wants_text.store(texts.any_routed(), Ordering::Relaxed);
+        });
     }
 
     /// Takes what is left of those who have gone out of the indexes, a few pages at a time.
@@ -124,7 +130,7 @@ impl SelectionCore {
         let cells = self.cells.read().clone();
         for cell in cells {
             while cell.index(|index| index.sweep(PAGES)) {}
-            while cell.text.write().sweep(PAGES) {}
+            while cell.text(|texts| texts.sweep(PAGES)) {}
             self.measure(&cell);
         }
     }
@@ -137,7 +143,7 @@ impl SelectionCore {
         // Before they are looked at: one that is made meanwhile is not lost.
         cell.expiry.store(u64::MAX, Ordering::Relaxed);
         while cell.index(|index| index.expire(now)) {}
-        while cell.text.write().expire(now) {}
+        while cell.text(|texts| texts.expire(now)) {}
         let ends = [cell.index.read().next_expiry(), cell.text.read().next_expiry()];
         let next = ends.into_iter().flatten().min().map_or(u64::MAX, Time::as_micros);
         cell.expiry.fetch_min(next, Ordering::Relaxed);
@@ -177,7 +183,7 @@ impl SelectionCore {
             let more = if blocks >= texts {
                 cell.index(|index| index.make_room(blocks.saturating_sub(over)))
             } else {
-                cell.text.write().make_room(texts.saturating_sub(over))
+                cell.text(|index| index.make_room(texts.saturating_sub(over)))
             };
             self.measure(cell);
             if !more {

@@ -57,35 +57,22 @@ impl SelectionCore {
             over.iter().zip(slice.results).for_each(|(e, result)| applied(e, result));
             (rest, done) = (left, slice.part);
             slices += 1;
-            // What is cleared is swept out as it goes, or one message of nothing but that takes all numbers.
-            self.sweep_some(worker);
             if slices.is_multiple_of(MEASURE_EACH) {
-                self.keep_within(worker);
+                self.keep_within(worker, false);
             }
         }
-        if events.iter().any(|e| matches!(e, KvEvent::Cleared)) {
-            self.sweep();
-        }
-        self.keep_within(worker);
+        self.keep_within(worker, events.iter().any(|e| matches!(e, KvEvent::Cleared)));
     }
 
-    /// Sweeps a little of the worker's index, where there is something to sweep.
-    fn sweep_some(&self, worker: WorkerId) {
+    /// Makes room if the worker's index has grown too large. `cleared`: something is to be swept out of it.
+    fn keep_within(&self, worker: WorkerId, cleared: bool) {
         let place = self.registry.read().place(worker);
-        if let Some(cell) = place.and_then(|p| self.cell(p))
-            && cell.index.read().has_gone()
-        {
-            cell.index(|index| index.sweep(PAGES));
+        let Some(cell) = place.and_then(|p| self.cell(p)) else { return };
+        if cleared {
+            while cell.index(|index| index.sweep(PAGES)) {}
         }
-    }
-
-    /// Makes room if the worker's index has grown too large.
-    fn keep_within(&self, worker: WorkerId) {
-        let place = self.registry.read().place(worker);
-        if let Some(cell) = place.and_then(|p| self.cell(p)) {
-            self.measure(&cell);
-            self.make_room(usize::MAX);
-        }
+        self.measure(&cell);
+        self.make_room(usize::MAX);
     }
 
     /// Applies events until a slice is full; of the first one `done` blocks have been applied before.
@@ -118,6 +105,8 @@ impl SelectionCore {
                     break;
                 }
             }
+            // What was cleared is swept out as it goes, or one message of nothing but that takes all numbers.
+            index.sweep(PAGES);
             Some(slice)
         })
     }

@@ -53,12 +53,6 @@ impl ChainIndex {
         self.tidy();
     }
 
-    /// Whether there is something to sweep.
-    #[must_use]
-    pub fn has_gone(&self) -> bool {
-        self.sweep.is_some() || !self.retired.is_empty()
-    }
-
     /// Looks through some pages for what is left of those who have gone. True: there is more to do.
     pub fn sweep(&mut self, pages: u32) -> bool {
         let mut sweep = match self.sweep.take() {

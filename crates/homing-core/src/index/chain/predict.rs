@@ -68,32 +68,12 @@ impl ChainIndex {
         }
         let Some((lanes, number)) = self.lanes((worker, rank), Lane::Predicted) else { return };
         let Some(device) = lanes.of(Lane::Device) else { return };
-        let Some(space) = self.space(prompt.space) else { return };
         let mut new = Vec::new();
-        let mut before =
-            from.checked_sub(1).and_then(|i| self.nodes.find(*prompt.chain.get(i)?, None));
-        for (i, chain) in prompt.chain.iter().enumerate().skip(from) {
-            let left = prompt.chain.len() - i;
-            let known = self.nodes.find(*chain, before);
-            let slot = known.or_else(|| self.nodes.insert(*chain, space, before, left));
-            let Some((slot, node)) = slot.and_then(|s| Some((s, *self.nodes.get(s)?))) else {
-                break;
-            };
-            before = Some(slot);
-            if self.sets.has(node.set, device) || self.sets.has(node.set, number) {
-                continue;
-            }
-            let set = self.sets.flip(node.set, number);
-            if let Some(node) = self.nodes.get_mut(slot) {
-                node.set = set;
-            }
-            new.push(*chain);
-        }
-        let Some(Some(member)) = self.targets.get_mut(number as usize) else { return };
+        self.hold_unnamed(number, Some(device), prompt, from, |chain| new.push(chain));
+        let Some(Some(member)) = self.targets.get(number as usize) else { return };
         if new.is_empty() {
             return;
         }
-        member.target.standing += new.len();
         let until = self.predictions.queue.back().map_or(until, |last| last.until.max(until));
         let serial = member.serial;
         self.predictions.blocks += new.len();
@@ -126,18 +106,7 @@ impl ChainIndex {
         if member.is_none_or(|m| m.serial != serial) {
             return Some(());
         }
-        let mut before = None;
-        for chain in &blocks {
-            before = self.nodes.find(*chain, before);
-            let Some(slot) = before else { continue };
-            let its = self.nodes.get(slot).is_some_and(|n| self.sets.has(n.set, number));
-            if its {
-                if let Some(target) = self.target_mut(number) {
-                    target.standing -= 1;
-                }
-                self.leave(number, slot);
-            }
-        }
+        blocks.iter().fold(None, |before, chain| self.let_go(number, *chain, before));
         Some(())
     }
 }
