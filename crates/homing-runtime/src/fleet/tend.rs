@@ -78,8 +78,8 @@ impl Tend {
         questions: Questions,
         worker: Worker,
     ) -> Self {
-        let verify = Verify::new(&shell, &settings, &upstream, questions, &worker);
         let ask = Ask { upstream, url: worker.url.clone(), timeout: settings.health.timeout };
+        let verify = Verify::new(&shell, &ask, questions, &worker);
         Self {
             verify,
             shell,

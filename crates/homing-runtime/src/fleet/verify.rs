@@ -3,24 +3,20 @@
 //!
 //! Neither is ever needed: an engine without these paths is unknown, and stays as trusted as it is.
 
-use crate::settings::{Settings, Worker};
+use crate::ask::Ask;
+use crate::settings::Worker;
 use crate::shell::Shell;
-use crate::upstream::Upstream;
 use bytes::Bytes;
 use homing_core::ids::WorkerId;
 use homing_core::time::Time;
 use homing_core::trust::{Counters, Shape};
 use homing_wire::engine::metrics::Exposition;
 use homing_wire::engine::parse_tokens;
-use http::{Method, Request, header};
-use http_body_util::{BodyExt, Full, Limited};
 use std::fmt;
 use std::sync::Arc;
 
 /// What an engine may answer to a question: the tokens of a few lines.
 const MAX_TOKENS: usize = 64 << 10;
-/// The same for its metrics. vLLM's are some 100 KB.
-const MAX_METRICS: usize = 8 << 20;
 
 /// What is said where the tokens differ.
 const OTHER_TOKENS: &str = "the engine makes other tokens of a prompt than this router: what it has cached can't be \
@@ -68,11 +64,9 @@ impl fmt::Debug for Questions {
 #[derive(Debug)]
 pub(super) struct Verify {
     shell: Arc<Shell>,
-    settings: Arc<Settings>,
-    upstream: Upstream,
+    ask: Ask,
     questions: Questions,
     worker: String,
-    url: String,
     /// The life that has answered, or can't.
     asked: Option<WorkerId>,
 }
@@ -108,20 +102,12 @@ enum No {
 impl Verify {
     pub(super) fn new(
         shell: &Arc<Shell>,
-        settings: &Arc<Settings>,
-        upstream: &Upstream,
+        ask: &Ask,
         questions: Questions,
         worker: &Worker,
     ) -> Self {
-        Self {
-            shell: shell.clone(),
-            settings: settings.clone(),
-            upstream: upstream.clone(),
-            questions,
-            worker: worker.id.clone(),
-            url: worker.url.to_string(),
-            asked: None,
-        }
+        let (shell, ask, worker) = (shell.clone(), ask.clone(), worker.id.clone());
+        Self { shell, ask, questions, worker, asked: None }
     }
 
     /// Compares our tokens with the engine's, once in its life.
@@ -176,7 +162,8 @@ impl Verify {
 
     /// What the engine makes of a question.
     async fn tokens(&self, body: Bytes) -> Result<Vec<u32>, No> {
-        let (status, answer) = self.send(Method::POST, "/tokenize", body, MAX_TOKENS).await?;
+        let answer = self.ask.post("/tokenize", body, MAX_TOKENS).await;
+        let (status, answer) = answer.map_err(|_| No::NotNow)?;
         match status {
             200 => parse_tokens(&answer).ok_or(No::Never),
             // Its own template may refuse what ours takes: that is no token of it.
@@ -191,37 +178,12 @@ impl Verify {
         if !self.shell.verifies() || !core.wants_counters(id) {
             return;
         }
-        let answer = self.send(Method::GET, "/metrics", Bytes::new(), MAX_METRICS).await;
-        let Ok((200, page)) = answer else { return };
+        let Ok((200, page)) = self.ask.get("/metrics").await else { return };
         let page = std::str::from_utf8(&page).ok().map(Exposition::parse);
         let Some((hits, queries)) = page.and_then(|page| page.prefix_cache()) else { return };
         for turn in core.counted(id, Counters { hits, queries }) {
             self.shell.note_trust(turn);
         }
-    }
-
-    /// One question, bounded in time and size.
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-        most: usize,
-    ) -> Result<(u16, Bytes), No> {
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.url))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|_| No::Never)?;
-        let answer = async {
-            let response = self.upstream.send(request).await.map_err(|_| No::NotNow)?;
-            let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), most).collect().await;
-            Ok((status, body.map_err(|_| No::NotNow)?.to_bytes()))
-        };
-        let timeout = self.settings.health.timeout;
-        tokio::time::timeout(timeout, answer).await.unwrap_or(Err(No::NotNow))
     }
 }
 

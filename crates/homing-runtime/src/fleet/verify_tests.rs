@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{Lines, ask, register, settings};
+use crate::upstream::Upstream;
 use homing_core::ask::{Step, Usage};
 use homing_core::hash::{HashSpace, Prompt};
 use homing_core::trust::{LikelyCause, SUSPECT, TrustView};
@@ -95,7 +96,8 @@ async fn world(extra: &str) -> World {
         kv_replay: None,
         labels: Default::default(),
     };
-    let verify = Verify::new(&shell, &settings, &upstream, questions, &worker);
+    let (url, timeout) = (worker.url.clone(), settings.health.timeout);
+    let verify = Verify::new(&shell, &Ask { upstream, url, timeout }, questions, &worker);
     World { shell, verify, id, engine }
 }
 
