@@ -401,6 +401,8 @@ pub enum Abandon {
 pub enum Step {
     /// The first token: its prompt is computed.
     FirstToken,
+    /// The answer comes whole: its prompt was computed some time ago.
+    Answered,
     /// So many more tokens of output.
     Output(u32),
     /// What the engine says that it cost. Once: what is said again says nothing.

@@ -369,9 +369,9 @@ impl SelectionCore {
 
     /// A running request has come further. `Some`: its worker's index is not believed any more, or is
     /// again, which is worth a line in the log.
-    pub fn progress(&self, live: &Live, step: Step) -> Option<Turn> {
+    pub fn progress(&self, now: Time, live: &Live, step: Step) -> Option<Turn> {
         let cell = self.cell(live.partition)?;
-        self.with(&cell, |state| state.progress(live, step))
+        self.with(&cell, |state| state.progress(now, live, step))
     }
 
     /// A stream has ended.

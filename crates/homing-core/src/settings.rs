@@ -63,6 +63,8 @@ pub enum PolicyKind {
     /// Fewest blocks to compute and to decode.
     #[default]
     Kv,
+    /// Fewest milliseconds, its own and others'.
+    Latency,
     /// Fewest active requests.
     LeastLoaded,
     /// The less loaded of two at random.
@@ -73,9 +75,21 @@ pub enum PolicyKind {
     Random,
 }
 
+/// Whether a Soft session's home is weighed against others (R06).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Soft {
+    /// It stays while it can.
+    #[default]
+    Keep,
+    /// It moves where moving is cheaper.
+    Weigh,
+}
+
 /// The affinity table's part.
 #[derive(Clone, Debug)]
 pub struct AffinitySettings {
+    /// What a Soft session does while its home can be used.
+    pub soft: Soft,
     /// Idle time-to-live of a binding; `None`: sessions are passive (R02).
     pub ttl: Option<Duration>,
     /// The prefill role's own (R17); `None`: as `ttl`.
@@ -110,6 +124,7 @@ impl AffinitySettings {
 impl Default for AffinitySettings {
     fn default() -> Self {
         Self {
+            soft: Soft::Keep,
             ttl: Some(Duration::from_secs(1800)),
             prefill_ttl: None,
             max_sessions: 1_000_000,

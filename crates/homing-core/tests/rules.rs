@@ -14,6 +14,7 @@ mod rules {
     mod r03_first_turn;
     mod r04_concurrent;
     mod r05_r06_pin;
+    mod r06_weigh;
     mod r07_answered;
     mod r07_departed;
     mod r07_down;

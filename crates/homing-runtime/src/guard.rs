@@ -184,7 +184,7 @@ impl Live {
         if matches!(step, Step::Usage(_)) && !self.shell.verifies() {
             return;
         }
-        if let Some(turn) = self.shell.core().progress(live, step) {
+        if let Some(turn) = self.shell.core().progress(self.shell.now(), live, step) {
             self.shell.note_trust(turn);
         }
     }

@@ -11,7 +11,7 @@ use homing_core::fleet::{FleetEvent, State};
 use homing_core::ids::KeySecret;
 use homing_core::settings::{
     AffinitySettings, CoreSettings, Mode, OnDown, OnFailure, OnFull, OnOverload, PolicyKind,
-    QueueSettings,
+    QueueSettings, Soft,
 };
 use homing_core::time::Time;
 use homing_core::trust::{LikelyCause, Turn};
@@ -63,7 +63,12 @@ impl Shell {
         // The choices' seed must say nothing about the key: it goes through the keyed hash first.
         let seed = secret.digest(secret.session("", "", &seed)).0;
         Arc::new(Self {
-            core: SelectionCore::new(core_settings(settings), seed),
+            core: match settings.routing.custom.clone() {
+                None => SelectionCore::new(core_settings(settings), seed),
+                Some(policy) => {
+                    SelectionCore::with_policy(core_settings(settings), seed, move || policy.make())
+                }
+            },
             clock: Clock::start(),
             secret,
             metrics: Metrics::new(),
@@ -294,6 +299,10 @@ pub fn core_settings(s: &Settings) -> CoreSettings {
             ttl: a.ttl,
             prefill_ttl: a.prefill_ttl,
             max_sessions: a.max_sessions,
+            soft: match a.soft {
+                settings::Soft::Keep => Soft::Keep,
+                settings::Soft::Weigh => Soft::Weigh,
+            },
             on_full: match a.on_full {
                 settings::OnFull::RouteUnbound => OnFull::RouteUnbound,
                 settings::OnFull::EvictIdle => OnFull::EvictIdle,
@@ -323,6 +332,7 @@ pub fn core_settings(s: &Settings) -> CoreSettings {
         },
         policy: match s.routing.policy {
             Policy::Kv => PolicyKind::Kv,
+            Policy::Latency => PolicyKind::Latency,
             Policy::LeastLoaded => PolicyKind::LeastLoaded,
             Policy::PowerOfTwo => PolicyKind::PowerOfTwo,
             Policy::RoundRobin => PolicyKind::RoundRobin,

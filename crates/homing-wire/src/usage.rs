@@ -128,17 +128,35 @@ fn anthropic(json: &[u8]) -> Option<AnthropicCounts> {
 pub struct StreamUsage {
     shape: ApiShape,
     anthropic: AnthropicCounts,
+    /// Something came that a token may stand behind.
+    begun: bool,
 }
+
+/// How a Responses stream begins, before its prompt is even looked at.
+const PRELUDE: [&[u8]; 3] = [b"response.created", b"response.in_progress", b"response.queued"];
 
 impl StreamUsage {
     /// Of a stream that begins.
     #[must_use]
     pub fn new(shape: ApiShape) -> Self {
-        Self { shape, anthropic: AnthropicCounts::default() }
+        Self { shape, anthropic: AnthropicCounts::default(), begun: shape != ApiShape::Responses }
+    }
+
+    /// Whether a token may have come by now: a Responses stream tells first that it was created.
+    #[must_use]
+    pub fn tokens_begun(&self) -> bool {
+        self.begun
     }
 
     /// One of its events. Only Anthropic's streams tell their usage in pieces; of others the last event is enough.
     pub fn see(&mut self, event: SseEvent<'_>) {
+        if let SseEvent::Data { name, data } = event
+            && !self.begun
+        {
+            let kind = if name.is_empty() { data } else { name };
+            let mut prelude = PRELUDE.into_iter();
+            self.begun = !prelude.any(|word| memchr::memmem::find(kind, word).is_some());
+        }
         if self.shape != ApiShape::Anthropic {
             return;
         }

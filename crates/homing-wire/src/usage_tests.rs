@@ -120,3 +120,15 @@ fn a_streams_usage_is_where_its_api_says_it() {
     assert_eq!(streamed(ApiShape::Anthropic, &[start, end].concat()), Some(expected));
     assert_eq!(streamed(ApiShape::Anthropic, "data: {}\n\n"), None);
 }
+
+#[test]
+fn a_responses_stream_has_no_token_before_its_prelude_is_over() {
+    let data = |name: &'static [u8], data: &'static [u8]| SseEvent::Data { name, data };
+    let mut it = StreamUsage::new(ApiShape::Responses);
+    it.see(data(b"response.created", b"{}"));
+    it.see(data(b"", br#"{"type":"response.in_progress"}"#));
+    assert!(!it.tokens_begun());
+    it.see(data(b"response.output_item.added", b"{}"));
+    assert!(it.tokens_begun());
+    assert!(StreamUsage::new(ApiShape::OpenAi).tokens_begun());
+}

@@ -28,6 +28,8 @@ pub struct Row {
     pub drain: Option<Drain>,
     /// How its cache is known.
     pub cache: Cache,
+    /// Its name, hashed.
+    pub name: u64,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,7 @@ struct Worker {
 impl Worker {
     fn row(&self) -> Row {
         Row {
+            name: self.info.name_hash(),
             info: self.info.clone(),
             state: self.state,
             serves: self.serves.clone(),

@@ -129,6 +129,14 @@ pub struct WorkerInfo {
     pub spec: WorkerSpec,
 }
 
+impl WorkerInfo {
+    /// Its name, hashed: the same at all routers.
+    #[must_use]
+    pub fn name_hash(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(self.spec.name.as_bytes())
+    }
+}
+
 /// One name under which a worker serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedName {

@@ -10,7 +10,7 @@ use crate::ids::{NameId, Target, WorkerId};
 use crate::index::{Overlap, Overlaps};
 use crate::queue::Line;
 use crate::select::{Candidate, Candidates, Demand, Fit};
-use crate::settings::{Mode, OnDown, OnFailure, OnOverload};
+use crate::settings::{Mode, OnDown, OnFailure, OnOverload, Soft};
 use crate::time::Time;
 use std::borrow::Cow;
 
@@ -71,7 +71,9 @@ impl Partition {
         let mut all = Candidates::new();
         let allowed =
             |row: &Row| ask.constraints.as_deref().is_none_or(|c: &Constraints| c.allow(&row.info));
-        let demand = demand(ask);
+        let demand = self.demand(now, ask);
+        let unknown = self.pool_pace.pace();
+        let mut paces = self.paces.iter().peekable();
         for (number, row) in self.rows.iter().enumerate() {
             if !row.serves.contains(&ask.name) {
                 continue;
@@ -84,6 +86,9 @@ impl Partition {
             fit.add(Fit::DRAINING, row.drain.is_some());
             fit.add(Fit::SHED, self.is_shed(now, worker));
             let awaited = self.awaited(worker);
+            while paces.next_if(|(w, _)| *w < worker).is_some() {}
+            let pace = paces.next_if(|(w, _)| *w == worker).map_or(unknown, |(_, it)| it.pace());
+            let name = row.name;
             let homes = self.table.as_ref().map_or(0, |t| t.bindings_of(worker));
             for rank in row.ranks.iter() {
                 // Both are in the order of ids: one walk beside the other.
@@ -108,6 +113,9 @@ impl Partition {
                     disk,
                     trust,
                     homes,
+                    home: false,
+                    pace,
+                    name,
                     fit,
                 };
                 c.fit.add(Fit::BUSY, self.is_busy(&load));
@@ -159,7 +167,7 @@ impl Partition {
         dice: &mut SplitMix,
     ) -> Decision {
         if let Some(worker) = seat.named {
-            return self.decide_named(ask, seat, worker, all, dice);
+            return self.decide_named(now, ask, seat, worker, all, dice);
         }
         let Some(home) = seat.home else {
             // A joiner goes where the other is about to run, while anybody could (R04).
@@ -169,28 +177,80 @@ impl Partition {
             };
             let beside: Candidates = all.iter().filter(beside).copied().collect();
             if !beside.is_empty() {
-                return self.at_home(ask, Line::Any, all, &beside, dice);
+                return self.at_home(now, ask, Line::Any, all, &beside, dice);
             }
-            return self.anywhere(ask, seat, all, Plan::Home, dice);
+            return self.anywhere(now, ask, seat, all, Plan::Home, dice);
         };
         let plan = match self.leave_home(now, ask, seat.mode, home) {
+            Ok(None) if seat.mode == Mode::Soft && self.weighs() => {
+                return self.weighed(now, ask, seat, home, all, dice);
+            }
             Ok(None) => Plan::Home,
             Ok(Some(Leave::For(plan))) => plan,
             Ok(Some(Leave::WaitFor(line))) => return Decision::Wait(line),
             Err(no) => return Decision::Refuse(no),
         };
         if plan != Plan::Home {
-            return self.anywhere(ask, seat, all, plan, dice);
+            return self.anywhere(now, ask, seat, all, plan, dice);
         }
         let there: Candidates = all.iter().filter(|c| home.admits(c.target())).copied().collect();
         let admitted: Candidates =
             there.iter().filter(|c| !c.fit.any(Fit::VETOED)).copied().collect();
         match (admitted.is_empty(), seat.mode) {
-            (false, _) => self.at_home(ask, Line::Home(home.worker), all, &admitted, dice),
-            (true, Mode::Soft) => self.anywhere(ask, seat, all, Plan::Move(MoveReason::Soft), dice),
+            (false, _) => self.at_home(now, ask, Line::Home(home.worker), all, &admitted, dice),
+            (true, Mode::Soft) => {
+                self.anywhere(now, ask, seat, all, Plan::Move(MoveReason::Soft), dice)
+            }
             (true, Mode::Hard) => {
                 Decision::Refuse(No { give_up: true, ..No::because(Cause::NoWorker) })
             }
+        }
+    }
+
+    /// Whether Soft homes are weighed against others.
+    fn weighs(&self) -> bool {
+        self.settings.affinity.soft == Soft::Weigh || self.policy.weighs_homes()
+    }
+
+    /// Home, or wherever else is cheaper by more than moving costs (R06).
+    fn weighed(
+        &self,
+        now: Time,
+        ask: &Ask,
+        seat: &Seat,
+        home: Target,
+        all: &Candidates,
+        dice: &mut SplitMix,
+    ) -> Decision {
+        let mut all = all.clone();
+        for c in &mut all {
+            c.home = home.admits(c.target());
+            // Its sessions may finish where a worker drains.
+            c.fit.remove(Fit::DRAINING, c.home);
+        }
+        let moves = Plan::Move(MoveReason::Soft);
+        let demand = self.demand(now, ask);
+        let plan = |c: &Candidate| if c.home { Plan::Home } else { moves };
+        match self.anywhere(now, ask, seat, &all, moves, dice) {
+            Decision::Go { picked, considered, .. } if self.policy.weighs_homes() => {
+                Decision::Go { picked, considered, plan: plan(&picked) }
+            }
+            Decision::Go { picked, considered, .. } => {
+                let usable =
+                    |c: &&Candidate| c.home && !c.fit.any(UNUSABLE.and(Fit::VETOED).and(Fit::SHED));
+                let there: Candidates = all.iter().filter(usable).copied().collect();
+                let at_home = self.policy.pick(&demand, &there, dice).and_then(|i| there.get(i));
+                let stays = at_home.filter(|c| {
+                    let (here, away) =
+                        (self.policy.cost(&demand, c), self.policy.cost(&demand, &picked));
+                    // Also where one of them is no number.
+                    here.partial_cmp(&(away + self.policy.price_of_moving(&demand, here)))
+                        .is_none_or(std::cmp::Ordering::is_le)
+                });
+                let picked = stays.copied().unwrap_or(picked);
+                Decision::Go { picked, considered, plan: plan(&picked) }
+            }
+            other => other,
         }
     }
 
@@ -239,6 +299,7 @@ impl Partition {
     /// Where the request says (R09): overload and an earlier failure there don't matter.
     fn decide_named(
         &self,
+        now: Time,
         ask: &Ask,
         seat: &Seat,
         worker: WorkerId,
@@ -285,13 +346,14 @@ impl Partition {
             return Decision::Wait(line);
         }
         let plan = if agrees { Plan::Home } else { Plan::Move(MoveReason::Soft) };
-        self.pick(ask, &free, plan, dice)
+        self.pick(now, ask, &free, plan, dice)
     }
 
     /// At one of the targets that the session is tied to: their own load delays nobody, unless it would
     /// delay everybody (R08).
     fn at_home(
         &self,
+        now: Time,
         ask: &Ask,
         line: Line,
         all: &Candidates,
@@ -301,7 +363,7 @@ impl Partition {
         let plan = Plan::Home;
         let free: Candidates = there.iter().filter(|c| !c.fit.any(Fit::BUSY)).copied().collect();
         if !free.is_empty() {
-            return self.pick(ask, &free, plan, dice);
+            return self.pick(now, ask, &free, plan, dice);
         }
         // Where nobody could serve new work at all, nobody's stream is worth waiting for.
         let mut others = all.iter().filter(|c| !c.fit.any(UNUSABLE)).peekable();
@@ -309,12 +371,13 @@ impl Partition {
         if self.queues() && all_busy {
             return Decision::Wait(line);
         }
-        self.pick(ask, there, plan, dice)
+        self.pick(now, ask, there, plan, dice)
     }
 
     /// Wherever the policy likes.
     fn anywhere(
         &self,
+        now: Time,
         ask: &Ask,
         seat: &Seat,
         all: &Candidates,
@@ -339,21 +402,37 @@ impl Partition {
             if usable.iter().any(|c| !c.fit.any(Fit::AWAITED)) {
                 usable.retain(|c| !c.fit.any(Fit::AWAITED));
             }
-            return self.pick(ask, &usable, plan, dice);
+            return self.pick(now, ask, &usable, plan, dice);
         }
         usable.retain(|c| !c.fit.any(OCCUPIED.and(Fit::AWAITED)));
         let behind = seat.from != Some(Line::Any) && !self.lines.is_empty(Line::Any);
         if usable.is_empty() || behind {
             return Decision::Wait(Line::Any);
         }
-        self.pick(ask, &usable, plan, dice)
+        self.pick(now, ask, &usable, plan, dice)
     }
 
-    fn pick(&self, ask: &Ask, from: &Candidates, plan: Plan, dice: &mut SplitMix) -> Decision {
-        match self.policy.pick(&demand(ask), from, dice).and_then(|i| from.get(i)) {
+    fn pick(
+        &self,
+        now: Time,
+        ask: &Ask,
+        from: &Candidates,
+        plan: Plan,
+        dice: &mut SplitMix,
+    ) -> Decision {
+        let mut demand = self.demand(now, ask);
+        // Where nobody shares bindings, all should find the same place for a session that none of them knows.
+        let first = plan == Plan::Home && from.iter().all(|c| !c.home);
+        demand.newcomer =
+            ask.session.filter(|_| first && !self.settings.affinity.shared).map(|s| s.key);
+        match self.policy.pick(&demand, from, dice).and_then(|i| from.get(i)) {
             Some(picked) => Decision::Go { picked: *picked, considered: from.len(), plan },
             None => Decision::Refuse(No::because(Cause::NoWorker)),
         }
+    }
+
+    pub(super) fn demand(&self, now: Time, ask: &Ask) -> Demand {
+        Demand { now, answer: self.answer, ..demand(ask) }
     }
 
     /// How a bound target stands, for a request under `name`.
@@ -401,10 +480,11 @@ fn in_order(overlaps: &Overlaps) -> Cow<'_, [Overlap]> {
     Cow::Owned(sorted)
 }
 
+/// What the prompt alone demands.
 pub(super) fn demand(ask: &Ask) -> Demand {
     let block_size = ask.prompt.block_size;
     let unit = if ask.prompt.exact { block_size } else { 0 };
-    Demand { tokens: ask.prompt.tokens, block_size, unit }
+    Demand { tokens: ask.prompt.tokens, block_size, unit, ..Demand::default() }
 }
 
 /// As [`Partition::standing`], beside a table that is being changed.

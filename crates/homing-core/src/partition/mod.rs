@@ -28,6 +28,7 @@ use crate::blame::Reuse;
 use crate::dice::SplitMix;
 use crate::fleet::{Row, State};
 use crate::ids::{NameId, PartitionId, Role, WorkerId};
+use crate::load::pace::Learned;
 use crate::load::{Ledger, Load};
 use crate::queue::Line;
 use crate::select::policy::Policy;
@@ -43,6 +44,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const EXPIRE_AT_ONCE: usize = 256;
 /// Requests whose deadline has passed that one tick wakes at most, for the same reason.
 const WAKE_AT_ONCE: usize = 1024;
+/// How many tokens an answer has, until some have been seen.
+const USUAL_ANSWER: f32 = 200.0;
 /// Workers that are known and serve nothing known yet.
 pub(crate) type Unplaced = BTreeMap<WorkerId, Row>;
 
@@ -89,6 +92,12 @@ pub struct Partition {
     outcomes: [u64; Outcome::COUNT],
     /// How far the index is believed.
     trust: Book,
+    /// How fast workers are, in the order of ids; of whom nothing is known is not there.
+    paces: Vec<(WorkerId, Learned)>,
+    /// How fast they are all told: what is taken for true of those.
+    pool_pace: Learned,
+    /// How many tokens answers have, lately.
+    answer: f32,
     /// Prompt tokens by what became of them, and the name that they came under.
     reuse: BTreeMap<NameId, Reuse>,
     /// How often invariants could have been looked at.
@@ -143,6 +152,9 @@ impl Partition {
             shaken: BTreeSet::new(),
             outcomes: [0; Outcome::COUNT],
             trust: Book::default(),
+            paces: Vec::new(),
+            pool_pace: Learned::default(),
+            answer: USUAL_ANSWER,
             reuse: BTreeMap::new(),
             #[cfg(debug_assertions)]
             calls: 0,
@@ -200,6 +212,7 @@ impl Partition {
         self.shed.retain(|(w, _)| *w != worker);
         self.unplaced.remove(&worker);
         self.trust.forget(worker);
+        self.paces.retain(|(w, _)| *w != worker);
         self.worker_lost = true;
         self.shake_homes();
         self.wake_all(Some(worker));
@@ -256,7 +269,7 @@ impl Partition {
     pub fn retry(&mut self, now: Time, checked: Checked, failure: Failure) -> Admission {
         self.note_time(now);
         let Grant { mut ask, worker, booking, claim, .. } = checked.0;
-        self.ledger.free(booking);
+        let _ = self.ledger.free(now, booking);
         let past = &mut ask.past;
         past.attempts += 1;
         past.failure = Some(failure);
@@ -319,7 +332,7 @@ impl Partition {
             return Dispatch::Go(Checked(grant));
         }
         let Grant { mut ask, worker, booking, claim, .. } = grant;
-        self.ledger.free(booking);
+        let _ = self.ledger.free(now, booking);
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, claim) {
             ask.past.had_binding |= hold.had_binding();
             table.release(now, hold, false);
@@ -363,7 +376,7 @@ impl Partition {
     /// A grant comes to nothing: releases the hold and the booking, binds nothing (R12).
     pub fn abandon(&mut self, now: Time, held: Held, why: Abandon) -> Outcome {
         let (Held::Grant(grant) | Held::Checked(Checked(grant))) = held;
-        self.ledger.free(grant.booking);
+        let _ = self.ledger.free(now, grant.booking);
         let outcome = if self.has_session(&grant.ask) { Outcome::Unbound } else { Outcome::None };
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, grant.claim) {
             table.release(now, hold, why != Abandon::NotDispatched);

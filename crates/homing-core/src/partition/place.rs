@@ -6,6 +6,7 @@ use super::lines::Queued;
 use crate::affinity::{Hold, Outcome, Plan, Resolved, Standing, Steer};
 use crate::ask::{Admission, Ask, Cause, Claim, Grant, Refusal};
 use crate::explain::{Placement, Preview};
+use crate::load::Claimed;
 use crate::select::{Candidate, Candidates, Fit};
 use crate::settings::Mode;
 use crate::time::Time;
@@ -36,8 +37,9 @@ impl Partition {
                 if let (Some(table), Claim::Held(hold)) = (&mut self.table, &mut claim) {
                     table.selected(now, hold, picked.target(), plan);
                 }
-                self.policy.picked(&picked);
-                Admission::Granted(self.grant(ask, claim, &all, &picked, considered))
+                let demand = self.demand(now, &ask);
+                self.policy.picked(&demand, &picked);
+                Admission::Granted(self.grant(now, ask, claim, &all, &picked, considered))
             }
             Decision::Wait(line) => {
                 if let Claim::Held(hold) = claim {
@@ -74,6 +76,7 @@ impl Partition {
 
     fn grant(
         &mut self,
+        now: Time,
         ask: Ask,
         claim: Claim,
         all: &Candidates,
@@ -81,9 +84,15 @@ impl Partition {
         considered: usize,
     ) -> Grant {
         let demand = demand(&ask);
-        let (tokens, block_size) = (demand.tokens, demand.unit);
-        let uncached = demand.uncached(picked.believed());
-        let booking = self.ledger.book(picked.worker, picked.rank, tokens, uncached, block_size);
+        let chain = if ask.prompt.exact { &ask.prompt.chain } else { &ask.text.chain };
+        let claimed = Claimed {
+            tokens: demand.tokens,
+            uncached: demand.uncached(picked.believed()),
+            unit: demand.unit,
+            chain: chain.clone(),
+            chain_unit: demand.block_size,
+        };
+        let booking = self.ledger.book(now, picked.worker, picked.rank, claimed);
         let forecast = forecast(&ask, all, picked);
         let eligible = || all.iter().filter(|c| !c.fit.any(NOT_ELIGIBLE));
         let placement = Placement {
@@ -129,7 +138,7 @@ impl Partition {
     pub fn preview(&self, now: Time, ask: &Ask) -> Preview {
         let with_session = self.has_session(ask);
         let all = self.candidates(now, ask);
-        let demand = demand(ask);
+        let demand = self.demand(now, ask);
         let named = self.named(ask, with_session);
         let (seat, claim) = self.foresee(now, ask);
         // The dice are a copy: a preview takes nobody's turn.

@@ -6,10 +6,14 @@ use crate::affinity::Lease;
 use crate::ask::{Live, Step};
 use crate::blame::Reuse;
 use crate::ids::{DpRank, NameId, WorkerId};
-use crate::load::Booking;
+use crate::load::pace::Learned;
+use crate::load::{Booking, Pace};
 use crate::time::Time;
 use crate::trust::{Counters, Forecast, Shape, TrustView, Turn};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a longer answer counts as: one that never ends says nothing about others.
+const LONG_ANSWER: f64 = 4096.0;
 
 impl Partition {
     pub(super) fn begin(
@@ -23,10 +27,15 @@ impl Partition {
     }
 
     /// A running request has come further. `Some`: its worker's index is not believed any more, or is again.
-    pub fn progress(&mut self, live: &Live, step: Step) -> Option<Turn> {
+    pub fn progress(&mut self, now: Time, live: &Live, step: Step) -> Option<Turn> {
         match step {
-            Step::FirstToken => self.ledger.first_token(&live.booking),
-            Step::Output(n) => self.ledger.output(&live.booking, n),
+            Step::FirstToken => {
+                if let Some((worker, seen)) = self.ledger.first_token(now, &live.booking, true) {
+                    self.learn(worker, |it| it.prefilled(&seen));
+                }
+            }
+            Step::Answered => drop(self.ledger.first_token(now, &live.booking, false)),
+            Step::Output(n) => self.ledger.output(now, &live.booking, n),
             Step::Usage(usage) => {
                 let forecast = &live.forecast;
                 if live.told.swap(true, Ordering::Relaxed) {
@@ -44,7 +53,12 @@ impl Partition {
 
     /// A stream has ended, however: frees the booking, releases the lease (R13).
     pub fn finish(&mut self, now: Time, live: Live) {
-        let worker = self.ledger.free(live.booking);
+        let (worker, decoded) = self.ledger.free(now, live.booking);
+        if let Some(seen) = decoded {
+            self.learn(worker, |it| it.decoded(&seen));
+            let tokens = seen.tokens.min(LONG_ANSWER) as f32;
+            self.answer += (tokens - self.answer) / 64.0;
+        }
         if let (Some(table), Some(lease)) = (&mut self.table, live.lease) {
             table.end(now, lease);
         }
@@ -56,6 +70,29 @@ impl Partition {
         }
         self.wake_all(Some(worker));
         self.debug_check();
+    }
+
+    /// A worker has shown how fast it is: for itself, and for those of whom less is known.
+    fn learn(&mut self, worker: WorkerId, learn: impl Fn(&mut Learned)) {
+        learn(&mut self.pool_pace);
+        let pool = self.pool_pace.pace();
+        let at = match self.paces.binary_search_by_key(&worker, |(w, _)| *w) {
+            Ok(at) => at,
+            // Whoever has departed is nobody's business any more.
+            Err(_) if self.row(worker).is_none() => return,
+            Err(at) => {
+                self.paces.insert(at, (worker, Learned::from(pool)));
+                at
+            }
+        };
+        learn(&mut self.paces[at].1);
+    }
+
+    /// How fast a worker is, as far as that is known.
+    #[must_use]
+    pub fn pace_of(&self, worker: WorkerId) -> Pace {
+        let known = self.paces.binary_search_by_key(&worker, |(w, _)| *w);
+        known.map_or(self.pool_pace.pace(), |at| self.paces[at].1.pace())
     }
 
     /// See [`crate::SelectionCore::wants_counters`].

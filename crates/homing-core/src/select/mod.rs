@@ -4,15 +4,31 @@
 //! what a candidate costs, and may rule one out. Near-ties are broken at random, so that routers don't
 //! herd (F15).
 //!
-//! * [`policy`]: what a policy is, and the built-in ones.
+//! * [`policy`]: what a policy is;
+//! * `kv`, `latency`, `least_loaded`, `power_of_two`, `round_robin`, `random`: the built-in ones.
 
+mod kv;
+mod latency;
+mod least_loaded;
 pub mod policy;
+mod power_of_two;
+mod random;
+mod round_robin;
+
+pub use kv::Kv;
+pub use latency::Latency;
+pub use least_loaded::LeastLoaded;
+pub use power_of_two::PowerOfTwo;
+pub use random::Random;
+pub use round_robin::RoundRobin;
 
 use crate::dice::Dice;
-use crate::ids::{DpRank, Target, WorkerId};
-use crate::load::Load;
+use crate::ids::{DpRank, SessionKey, Target, WorkerId};
+use crate::load::{Load, Pace};
+use crate::time::Time;
 use crate::trust::Trust;
 use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Why a candidate can't be used, or not by everybody; several reasons may hold at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +75,11 @@ impl Fit {
         self.0 & reasons.0 != 0
     }
 
+    /// What does not hold any more.
+    pub(crate) fn remove(&mut self, reason: Self, gone: bool) {
+        self.0 &= if gone { !reason.0 } else { !0 };
+    }
+
     pub(crate) fn add(&mut self, reason: Self, holds: bool) {
         self.0 |= if holds { reason.0 } else { 0 };
     }
@@ -92,6 +113,12 @@ pub struct Candidate {
     pub trust: Trust,
     /// Sessions that live at its worker.
     pub homes: u32,
+    /// The request's session lives there.
+    pub home: bool,
+    /// How fast its worker is, as far as that is known.
+    pub pace: Pace,
+    /// Its worker's name, hashed: the same at all routers.
+    pub name: u64,
     /// What speaks against it.
     pub fit: Fit,
 }
@@ -108,6 +135,16 @@ impl Candidate {
     pub fn believed(&self) -> u32 {
         self.trust.of(self.overlap)
     }
+
+    /// After how many milliseconds the first token would come: behind those that wait there already, and with what
+    /// is not cached computed.
+    #[must_use]
+    pub fn ttft_ms(&self, demand: &Demand) -> f64 {
+        let uncached = demand.uncached(self.believed());
+        f64::from(self.pace.base)
+            + self.pace.queue_ms(demand.now, &self.load)
+            + self.pace.prefill_ms(uncached, demand.tokens)
+    }
 }
 
 /// The candidates of one request; no allocation for usual fleets.
@@ -122,6 +159,12 @@ pub struct Demand {
     pub block_size: u32,
     /// Tokens of what costs are counted in: the same, unless the prompt is only known by its text. 0: the usual.
     pub unit: u32,
+    /// Now.
+    pub now: Time,
+    /// How many tokens its answer will have, going by others.
+    pub answer: f32,
+    /// Its session, where this is the first turn and routers that don't hear of each other should agree where it goes.
+    pub newcomer: Option<SessionKey>,
 }
 
 impl Demand {
@@ -132,32 +175,39 @@ impl Demand {
     }
 }
 
-/// Costs this close are equal: a difference below a block is noise.
+/// Costs this close are always equal: a difference below a block is noise.
 const NEAR: f64 = 1e-9;
 
-/// The candidate that costs least; among equal ones, any. `None` if there are none.
+/// The candidate that costs least; among those that cost at most `near` more, any (F15), or, for a session's first
+/// turn, the one that any router would take. `None` if there are none.
 pub fn cheapest(
     candidates: &[Candidate],
+    demand: &Demand,
+    near: f64,
     dice: &mut dyn Dice,
     cost: impl Fn(&Candidate) -> f64,
 ) -> Option<usize> {
-    let mut best = f64::INFINITY;
-    let mut tied: SmallVec<[usize; 16]> = SmallVec::new();
-    for (i, c) in candidates.iter().enumerate() {
-        let cost = cost(c);
-        if tied.is_empty() || cost < best - NEAR {
-            tied.clear();
-            best = cost;
-        }
-        if cost <= best + NEAR {
-            tied.push(i);
-        }
+    let costs: SmallVec<[f64; 64]> = candidates.iter().map(cost).collect();
+    let best = costs.iter().copied().fold(f64::INFINITY, f64::min) + near.max(NEAR);
+    let tied = || costs.iter().enumerate().filter(|(_, cost)| **cost <= best).map(|(i, _)| i);
+    let n = tied().count();
+    match demand.newcomer {
+        // Infinite, or no number: no cost of ours, but somebody's policy may say so.
+        _ if n == 0 => (!candidates.is_empty()).then(|| dice.below(candidates.len())),
+        _ if n == 1 => tied().next(),
+        Some(key) => tied().max_by_key(|i| rendezvous(key, &candidates[*i])),
+        None => tied().nth(dice.below(n)),
     }
-    match tied.as_slice() {
-        [] => None,
-        [one] => Some(*one),
-        many => many.get(dice.below(many.len())).copied(),
-    }
+}
+
+/// How much a session likes a target, whoever asks: the highest wins (Thaler and Ravishankar, "A name-based mapping
+/// scheme for rendezvous", 1996).
+fn rendezvous(key: SessionKey, c: &Candidate) -> u64 {
+    let mut bytes = [0u8; 26];
+    bytes[..16].copy_from_slice(&key.0.to_le_bytes());
+    bytes[16..24].copy_from_slice(&c.name.to_le_bytes());
+    bytes[24..].copy_from_slice(&c.rank.0.to_le_bytes());
+    xxh3_64(&bytes)
 }
 
 #[cfg(test)]

@@ -18,12 +18,15 @@ fn candidate(worker: u32) -> Candidate {
         disk: 0,
         trust: Trust::FULL,
         homes: 0,
+        home: false,
+        pace: Pace::default(),
+        name: u64::from(worker),
         fit: Fit::default(),
     }
 }
 
 fn demand(tokens: u32) -> Demand {
-    Demand { tokens, block_size: 16, unit: 16 }
+    Demand { tokens, block_size: 16, unit: 16, answer: 200.0, ..Demand::default() }
 }
 
 /// As a partition does it: picks, and tells the policy what came of it.
@@ -34,12 +37,13 @@ fn pick(
     dice: &mut SplitMix,
 ) -> Option<usize> {
     let i = policy.pick(demand, candidates, dice)?;
-    policy.picked(&candidates[i]);
+    policy.picked(demand, &candidates[i]);
     Some(i)
 }
 
-const ALL: [PolicyKind; 5] = [
+const ALL: [PolicyKind; 6] = [
     PolicyKind::Kv,
+    PolicyKind::Latency,
     PolicyKind::LeastLoaded,
     PolicyKind::PowerOfTwo,
     PolicyKind::RoundRobin,
@@ -61,7 +65,7 @@ fn round_robin_takes_turns_whoever_is_missing() {
 #[test]
 fn f13_a_miss_follows_load_and_not_the_size_of_the_cache() {
     let mut busy = candidate(0);
-    busy.load = Load { active_requests: 3, prefill_tokens: 4000, blocks: 600 };
+    busy.load = Load { active_requests: 3, prefill_tokens: 4000, blocks: 600, ..Load::default() };
     let idle = candidate(1);
     for kind in [PolicyKind::Kv, PolicyKind::LeastLoaded] {
         let mut policy = built_in(kind);
@@ -78,7 +82,7 @@ fn kv_goes_where_the_prefix_is_unless_that_costs_more_than_it_saves() {
     let mut policy = built_in(PolicyKind::Kv);
     let mut dice = SplitMix::new(3);
     assert_eq!(pick(&mut policy, &demand(2000), &[cold, warm], &mut dice), Some(1));
-    warm.load = Load { active_requests: 1, prefill_tokens: 0, blocks: 200 };
+    warm.load = Load { active_requests: 1, prefill_tokens: 0, blocks: 200, ..Load::default() };
     assert_eq!(pick(&mut policy, &demand(2000), &[cold, warm], &mut dice), Some(0));
 }
 
@@ -141,8 +145,8 @@ fn kv_counts_a_home_as_load() {
     let home = Candidate { homes: 1, ..candidate(0) };
     assert_eq!(pick(&mut policy, &demand(0), &[home, candidate(1)], &mut dice), Some(1));
     // Until the prefix that is there is worth more.
-    let warm = Candidate { overlap: 17, ..home };
-    assert_eq!(pick(&mut policy, &demand(17 * 16), &[warm, candidate(1)], &mut dice), Some(0));
+    let warm = Candidate { overlap: 18, ..home };
+    assert_eq!(pick(&mut policy, &demand(18 * 16), &[warm, candidate(1)], &mut dice), Some(0));
 }
 
 #[test]
@@ -195,23 +199,121 @@ fn f15_equal_candidates_come_out_uniform() {
     }
 }
 
+fn any_load() -> impl Strategy<Value = Load> {
+    (any::<[u32; 2]>(), any::<[u64; 7]>()).prop_map(|([active, decoding], n)| Load {
+        active_requests: active,
+        decoding,
+        prefill_tokens: n[0],
+        blocks: n[1],
+        context: n[2],
+        prefill_pairs: n[3],
+        first_prefill: n[4],
+        first_pairs: n[5],
+        since: Time::from_micros(n[6]),
+    })
+}
+
+fn any_pace() -> impl Strategy<Value = Pace> {
+    any::<[u32; 7]>().prop_map(|n| {
+        let [base, token, pair, step, sequence, context, stall] = n.map(|n| n as f32 / 1e4);
+        Pace { base, token, pair, step, sequence, context, stall }
+    })
+}
+
+fn any_candidate() -> impl Strategy<Value = Candidate> {
+    (any::<[u32; 5]>(), any_load(), any_pace()).prop_map(|(n, load, pace)| Candidate {
+        load,
+        pace,
+        overlap: n[0],
+        host: n[1] / 2,
+        disk: n[2] / 2,
+        homes: n[3],
+        ..candidate(n[4] % 8)
+    })
+}
+
 proptest! {
     #[test]
     fn f57_costs_are_finite_and_more_overlap_never_costs_more(
-        tokens in any::<u32>(), block in any::<u32>(), overlap in any::<u32>(), more in any::<u32>(),
-        active in any::<u32>(), prefill in any::<u64>(), blocks in any::<u64>(), homes in any::<u32>(),
+        tokens in any::<u32>(), block in any::<u32>(), more in any::<u32>(), c in any_candidate(), now in any::<u64>(),
     ) {
-        let demand = Demand { tokens, block_size: block, unit: block };
+        let now = Time::from_micros(now);
+        let demand = Demand { now, answer: 4096.0, block_size: block, unit: block, ..demand(tokens) };
         for kind in ALL {
             let policy = built_in(kind);
-            let mut c = candidate(0);
-            c.load = Load { active_requests: active, prefill_tokens: prefill, blocks };
-            (c.overlap, c.homes) = (overlap, homes);
             let less = policy.cost(&demand, &c);
-            c.overlap = overlap.saturating_add(more);
-            let cost = policy.cost(&demand, &c);
+            let better = Candidate { overlap: c.overlap.saturating_add(more), ..c };
+            let cost = policy.cost(&demand, &better);
             prop_assert!(cost.is_finite() && less.is_finite());
-            prop_assert!(cost <= less);
+            prop_assert!(cost <= less + less.abs() * 1e-12, "{kind:?}: {cost} {less}");
+            let sum: f64 = policy.terms(&demand, &c).iter().map(|(_, part)| part).sum();
+            prop_assert!((sum - less).abs() <= less.abs() * 1e-9 + 1e-9, "{kind:?}: {sum} {less}");
+            prop_assert!(policy.price_of_moving(&demand, less) >= 0.0);
         }
     }
+
+    /// Whatever the candidates are: one of them is picked, and none that costs more than the best and what is near.
+    #[test]
+    fn what_is_picked_is_one_of_the_cheapest(
+        tokens in any::<u32>(), all in prop::collection::vec(any_candidate(), 1..9), seed in any::<u64>(),
+        session in any::<u128>(), first in any::<bool>(),
+    ) {
+        let newcomer = first.then_some(SessionKey(session));
+        let demand = Demand { newcomer, ..demand(tokens) };
+        for kind in [PolicyKind::Kv, PolicyKind::Latency, PolicyKind::LeastLoaded] {
+            let policy = built_in(kind);
+            let i = policy.pick(&demand, &all, &mut SplitMix::new(seed)).unwrap();
+            let best = all.iter().map(|c| policy.cost(&demand, c)).fold(f64::INFINITY, f64::min);
+            prop_assert!(policy.cost(&demand, &all[i]) <= best + policy.near().max(1e-6));
+        }
+    }
+}
+
+#[test]
+fn first_turns_go_to_the_same_place_at_all_routers_and_to_all_places() {
+    for kind in [PolicyKind::Kv, PolicyKind::Latency, PolicyKind::LeastLoaded] {
+        let policy = built_in(kind);
+        let all: Vec<_> = (0..4).map(candidate).collect();
+        // Another router: other numbers of its own, another order, other dice.
+        let mut others: Vec<_> =
+            all.iter().map(|c| Candidate { worker: WorkerId(c.worker.0 + 9), ..*c }).collect();
+        others.reverse();
+        let mut seen = [0u32; 4];
+        for key in 0..4000u128 {
+            let newcomer = Some(SessionKey(key * 7919));
+            let demand = Demand { newcomer, ..demand(100) };
+            let a = policy.pick(&demand, &all, &mut SplitMix::new(1)).unwrap();
+            let b = policy.pick(&demand, &others, &mut SplitMix::new(2)).unwrap();
+            assert_eq!(all[a].name, others[b].name, "{kind:?}");
+            seen[a] += 1;
+        }
+        assert!(seen.iter().all(|n| (850..1150).contains(n)), "{kind:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn latency_weighs_a_prefix_against_the_wait_for_it_in_time() {
+    let policy = Latency::default();
+    let mut dice = SplitMix::new(3);
+    let mut warm = candidate(0);
+    warm.overlap = 100;
+    let cold = candidate(1);
+    let mut pick = |demand: &Demand, all: &[Candidate]| policy.pick(demand, all, &mut dice);
+    let demand = Demand { now: Time::from_micros(9_000_000), ..demand(2000) };
+    assert_eq!(pick(&demand, &[cold, warm]), Some(1));
+    // A long prompt stands before it there.
+    warm.load = Load {
+        active_requests: 1,
+        prefill_tokens: 9000,
+        first_prefill: 9000,
+        since: demand.now,
+        ..Load::default()
+    };
+    assert_eq!(pick(&demand, &[cold, warm]), Some(0));
+    // Most of which is done by now.
+    warm.load.since = Time::from_micros(8_500_000);
+    assert_eq!(pick(&demand, &[cold, warm]), Some(1));
+    // A slow worker needs more of a head start.
+    warm.pace = Pace { token: 0.6, ..Pace::default() };
+    assert_eq!(pick(&demand, &[cold, warm]), Some(0));
 }

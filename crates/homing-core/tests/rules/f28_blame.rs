@@ -17,9 +17,9 @@ fn f28_blame_has_a_word_for_each_token() {
     let mut before = Reuse::default();
     let mut turn = |held: &[_], cached| {
         let (_, _, live) = w.start(at(ask(&w, held), "w0", Some(0)));
-        w.core.progress(&live, usage(cached));
+        w.core.progress(w.now, &live, usage(cached));
         // Told twice, counted once.
-        w.core.progress(&live, usage(cached));
+        w.core.progress(w.now, &live, usage(cached));
         w.finish(live);
         let (now, was) = (reuse(&w), std::mem::replace(&mut before, reuse(&w)));
         let grown = now.parts().into_iter().zip(was.parts()).map(|((_, a), (_, b))| a - b);
@@ -42,7 +42,7 @@ fn f28_blame_is_for_what_was_answered() {
     assert_eq!(reuse(&w), Reuse::default());
     // And nothing of it has been seen.
     let (_, _, live) = w.start(ask(&w, &[]));
-    w.core.progress(&live, usage(Some(0)));
+    w.core.progress(w.now, &live, usage(Some(0)));
     w.finish(live);
     assert_eq!(reuse(&w), Reuse { new: u64::from(TOKENS), ..Reuse::default() });
 }
@@ -62,7 +62,7 @@ fn f28_siblings_of_one_burst_are_news_not_losses() {
     let grants = [w.grant(ask(&w, &[])), w.grant(ask(&w, &[]))];
     for grant in grants {
         let (live, _) = w.commit(w.go(grant));
-        w.core.progress(&live, usage(Some(0)));
+        w.core.progress(w.now, &live, usage(Some(0)));
         w.finish(live);
     }
     assert_eq!(reuse(&w), Reuse { new: 2 * u64::from(TOKENS), ..Reuse::default() });

@@ -36,7 +36,7 @@ fn lessons(w: &World, worker: WorkerId, n: usize, cached: u64) -> Vec<Turn> {
     let mut turns = Vec::new();
     for _ in 0..n {
         let (_, _, live) = w.start(at(ask(w, &[(worker, 50)]), &w.name_of(worker), Some(0)));
-        turns.extend(w.core.progress(&live, usage(Some(cached))));
+        turns.extend(w.core.progress(w.now, &live, usage(Some(cached))));
         w.finish(live);
     }
     turns
@@ -91,9 +91,9 @@ fn f28_silence_and_repetition_say_nothing() {
     let worker = ids(&w)[0];
     for _ in 0..50 {
         let (_, _, live) = w.start(ask(&w, &[(worker, 50)]));
-        assert_eq!(w.core.progress(&live, usage(None)), None);
+        assert_eq!(w.core.progress(w.now, &live, usage(None)), None);
         // Too late: it has said that it doesn't say.
-        assert_eq!(w.core.progress(&live, usage(Some(0))), None);
+        assert_eq!(w.core.progress(w.now, &live, usage(Some(0))), None);
         w.finish(live);
     }
     let trust = w.view(worker).trust;
@@ -110,7 +110,7 @@ fn f28_the_engines_counters_speak_where_usage_is_silent() {
             let (_, _, live) = w.start(ask(&w, &[(worker, 50)]));
             // Half of them have no usage at all.
             if queries % 2 == 0 {
-                w.core.progress(&live, usage(None));
+                w.core.progress(w.now, &live, usage(None));
             }
             queries += u64::from(TOKENS);
             w.finish(live);
@@ -149,7 +149,7 @@ fn f21_f28_another_life_begins_with_full_trust() {
     let new = w.up("w0", &[MODEL]);
     assert!(w.view(new).trust.is_empty());
     // What the old life says of itself is nobody's any more.
-    assert_eq!(w.core.progress(&late, usage(Some(0))), None);
+    assert_eq!(w.core.progress(w.now, &late, usage(Some(0))), None);
     w.finish(late);
     w.core.tokenized(old, Shape::Chat, false);
     w.core.uncertain(old, DpRank(0), true);

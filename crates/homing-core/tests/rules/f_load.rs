@@ -59,8 +59,8 @@ fn f11_f41_every_path_is_booked_once_and_freed_once() {
             assert_eq!(active, u32::from(live.is_some()), "path {i}, {policy:?}");
             assert_eq!(w.stats().bookings, usize::from(live.is_some()));
             if let Some(live) = live {
-                w.core.progress(&live, Step::FirstToken);
-                w.core.progress(&live, Step::Output(1000));
+                w.core.progress(w.now, &live, Step::FirstToken);
+                w.core.progress(w.now, &live, Step::Output(1000));
                 w.finish(live);
             }
             assert!(w.core.workers().iter().all(|v| v.part.load == Load::default()), "path {i}");
@@ -79,7 +79,7 @@ fn f41_a_worker_that_is_removed_and_added_under_load_starts_at_zero_and_stays_ri
     let (_, _, after) = w.start(w.hard("s"));
     w.finish(before);
     assert_eq!(w.part(new).load.active_requests, 1);
-    w.core.progress(&after, Step::FirstToken);
+    w.core.progress(w.now, &after, Step::FirstToken);
     w.finish(after);
     assert_eq!(w.part(new).load, Load::default());
     w.quiesce();
@@ -90,11 +90,12 @@ fn f41_progress_moves_the_gauges_and_the_end_takes_all_of_it() {
     let w = World::new(1);
     let (worker, _, live) = w.start(w.plain());
     let load = |w: &World| w.part(worker).load;
-    assert_eq!(load(&w), Load { active_requests: 1, prefill_tokens: 100, blocks: 7 });
-    w.core.progress(&live, Step::FirstToken);
-    w.core.progress(&live, Step::Output(12));
-    assert_eq!(load(&w), Load { active_requests: 1, prefill_tokens: 0, blocks: 7 });
-    w.core.progress(&live, Step::Output(1));
+    let parts = |l: Load| (l.active_requests, l.decoding, l.prefill_tokens, l.blocks, l.context);
+    assert_eq!(parts(load(&w)), (1, 0, 100, 7, 0));
+    w.core.progress(w.now, &live, Step::FirstToken);
+    w.core.progress(w.now, &live, Step::Output(12));
+    assert_eq!(parts(load(&w)), (1, 1, 0, 7, 112));
+    w.core.progress(w.now, &live, Step::Output(1));
     assert_eq!(load(&w).blocks, 8);
     w.finish(live);
     assert_eq!(load(&w), Load::default());

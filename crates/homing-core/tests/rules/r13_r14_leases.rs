@@ -15,7 +15,7 @@ fn r13_a_live_stream_keeps_the_binding_and_its_end_starts_the_idle_time() {
     for _ in 0..5 {
         w.pass(TTL * 2);
         w.core.handle_timeout(w.now);
-        w.core.progress(&live, Step::Output(10));
+        w.core.progress(w.now, &live, Step::Output(10));
         assert_eq!(w.home("s"), Some(home));
         assert_eq!(w.session("s").unwrap().idle, Duration::ZERO);
     }

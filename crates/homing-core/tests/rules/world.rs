@@ -21,8 +21,9 @@ use std::time::Duration;
 pub(super) const TTL: Duration = Duration::from_secs(60);
 pub(super) const MODEL: &str = "m";
 pub(super) const SECOND: Duration = Duration::from_secs(1);
-pub(super) const POLICIES: [PolicyKind; 5] = [
+pub(super) const POLICIES: [PolicyKind; 6] = [
     PolicyKind::Kv,
+    PolicyKind::Latency,
     PolicyKind::LeastLoaded,
     PolicyKind::PowerOfTwo,
     PolicyKind::RoundRobin,

@@ -22,7 +22,8 @@ use homing_core::ask::{
 use homing_core::dice::{Dice, SplitMix};
 use homing_core::fleet::Probe;
 use homing_core::ids::{PartitionId, SessionKey, Target, WorkerId};
-use homing_core::select::policy::{LeastLoaded, Policy};
+use homing_core::select::LeastLoaded;
+use homing_core::select::policy::Policy;
 use homing_core::select::{Candidate, Demand};
 use homing_core::settings::{
     CoreSettings, OnDown, OnFailure, OnFull, OnOverload, PolicyKind, QueueSettings,

@@ -146,9 +146,11 @@ impl Relay {
         // An error's bytes are no tokens.
         let Some(live) = &self.live else { return };
         self.record.bytes(self.last_byte.into_std());
-        if !self.told_first {
+        if !self.told_first && (self.scanner.is_none() || self.usage.tokens_begun()) {
             self.told_first = true;
-            live.progress(Step::FirstToken);
+            // What is no stream, or can't be followed, comes when all of it has been computed.
+            let step = if self.scanner.is_none() { Step::Answered } else { Step::FirstToken };
+            live.progress(step);
         }
         self.untold += events;
         self.record.events += u64::from(events);

@@ -74,6 +74,9 @@ fn each_word_is_read_and_a_bad_one_names_them() {
         &[("by_cause", RejectAs::ByCause), ("invalid_argument", RejectAs::InvalidArgument)],
         |s| s.affinity.reject_as,
     );
+    each_word("affinity.soft", &[("keep", Soft::Keep), ("weigh", Soft::Weigh)], |s| {
+        s.affinity.soft
+    });
     each_word("affinity.subagents", &[("own", Subagents::Own), ("group", Subagents::Group)], |s| {
         s.affinity.subagents
     });
@@ -81,6 +84,7 @@ fn each_word_is_read_and_a_bad_one_names_them() {
         "routing.policy",
         &[
             ("kv", Policy::Kv),
+            ("latency", Policy::Latency),
             ("least_loaded", Policy::LeastLoaded),
             ("power_of_two", Policy::PowerOfTwo),
             ("round_robin", Policy::RoundRobin),

@@ -1,14 +1,14 @@
 //! The one conversion: from the raw structure to [`Settings`], with what a single key can't check.
 
 use super::problem::{Fault, Problem, Problems};
-use super::raw::{Group, Raw, is_settable};
+use super::raw::{Group, POLICY, Raw, is_settable};
 use super::types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
-    OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings, Subagents,
-    Upstream, Verify,
+    OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings, Soft,
+    Subagents, Upstream, Verify,
 };
 use super::value::Value;
-use super::{Effective, KEYS, Origin, Status, worker};
+use super::{Effective, KEYS, Origin, Policies, Status, worker};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -47,6 +47,7 @@ from_value! {
     serde_json::Map<String, serde_json::Value>: Value::Json(map) => Some(map),
     AffinityMode: Value::Word(word) => Self::from_word(word),
     OnFull: Value::Word(word) => Self::from_word(word),
+    Soft: Value::Word(word) => Self::from_word(word),
     OnOverload: Value::Word(word) => Self::from_word(word),
     OnFailure: Value::Word(word) => Self::from_word(word),
     OnDown: Value::Word(word) => Self::from_word(word),
@@ -89,7 +90,11 @@ impl FromValue for Option<PathBuf> {
 /// # Errors
 ///
 /// Only where the key table and this function disagree.
-pub(super) fn convert(raw: &Raw, problems: &mut Problems) -> Result<Settings, Problem> {
+pub(super) fn convert(
+    raw: &Raw,
+    policies: &Policies,
+    problems: &mut Problems,
+) -> Result<Settings, Problem> {
     let top = &raw.top;
     let settings = Settings {
         gateway: gateway(top)?,
@@ -115,7 +120,13 @@ pub(super) fn convert(raw: &Raw, problems: &mut Problems) -> Result<Settings, Pr
                 .filter(|bound| *bound > 0),
         },
         affinity: affinity(top, problems)?,
-        routing: Routing { policy: top.read("routing.policy")? },
+        routing: match top.value(POLICY) {
+            // Where it is no word of ours, it is one of those.
+            Some(Value::Word(name)) if Policy::from_word(name).is_none() => {
+                Routing { policy: Policy::Kv, custom: policies.get(name) }
+            }
+            _ => Routing { policy: top.read(POLICY)?, custom: None },
+        },
         index: Index {
             source: top.read("index.source")?,
             memory: top.read("index.memory")?,
@@ -243,6 +254,7 @@ fn affinity(top: &Group, problems: &mut Problems) -> Result<Affinity, Problem> {
         ttl: top.read("affinity.ttl")?,
         prefill_ttl: top.read("affinity.prefill_ttl")?,
         mode: top.read("affinity.mode")?,
+        soft: top.read("affinity.soft")?,
         max_sessions: top.read("affinity.max_sessions")?,
         on_full: top.read("affinity.on_full")?,
         on_overload: top.read("affinity.on_overload")?,

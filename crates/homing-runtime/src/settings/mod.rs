@@ -25,7 +25,6 @@
 //! | `upstream.tcp_user_timeout` | nothing | the socket option is not set yet |
 //! | `retry.budget` | nothing | retries are bounded by `retry.attempts` alone |
 //! | `overload.*`, `limits.*`, `queue.busy_prefill_tokens` | the defaults | they say "off", or say nothing while the rest is off |
-//! | `affinity.soft` | `"keep"` | what the core does |
 //! | `workers.dp_size` | all | but 0 is taken as 1 until ranks are learned from engines |
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
@@ -36,6 +35,7 @@
 mod convert;
 mod file;
 mod keys;
+mod policies;
 mod problem;
 mod raw;
 mod reference;
@@ -45,12 +45,13 @@ mod value;
 mod worker;
 
 pub use keys::{Key, Kind, Section, Shape, Status, Step};
+pub use policies::{CustomPolicy, Policies};
 pub use problem::{Fault, Origin, Problem, SettingsErrors};
 pub use reference::reference_markdown;
 pub use table::{KEYS, SECTIONS};
 pub use types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, Model,
-    OnDown, OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings,
+    OnDown, OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings, Soft,
     Subagents, Upstream, Verify, Worker,
 };
 pub use worker::{UrlError, WorkerUrl};
@@ -111,9 +112,21 @@ impl Settings {
     where
         E: IntoIterator<Item = (String, String)>,
     {
+        Self::load_with(sources, &Policies::default())
+    }
+
+    /// The same for a program that brings policies along.
+    ///
+    /// # Errors
+    ///
+    /// As [`Settings::load`].
+    pub fn load_with<E>(sources: Sources<E>, policies: &Policies) -> Result<Self, SettingsErrors>
+    where
+        E: IntoIterator<Item = (String, String)>,
+    {
         let mut problems = Problems::default();
-        let raw = raw::Raw::collect(sources, &mut problems);
-        let settings = convert::convert(&raw, &mut problems);
+        let raw = raw::Raw::collect(sources, policies.names(), &mut problems);
+        let settings = convert::convert(&raw, policies, &mut problems);
         match problems.into_errors() {
             Some(errors) => Err(errors),
             None => settings.map_err(SettingsErrors::from),

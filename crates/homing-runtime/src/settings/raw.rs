@@ -18,6 +18,9 @@ const ENV_DOT: &str = "__";
 /// Most workers; also the bound of `[[workers]]`.
 pub(super) const WORKERS_MAX: usize = 4096;
 
+/// The key whose words are open.
+pub(super) const POLICY: &str = "routing.policy";
+
 /// A group of keys that belong together: the file as a whole, one worker, or one model.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
@@ -27,6 +30,8 @@ pub(super) struct Group {
     pub(super) origin: Option<Origin>,
     entries: BTreeMap<&'static str, (Value, Origin)>,
     unreadable: BTreeSet<&'static str>,
+    /// Policies that the program brings along: words of `routing.policy` too.
+    policies: Vec<&'static str>,
 }
 
 impl Group {
@@ -43,6 +48,11 @@ impl Group {
         origin: Origin,
         problems: &mut Problems,
     ) {
+        let own = |name: &&&str| key.path == POLICY && value::quote(name) == shown;
+        let read = match self.policies.iter().find(own) {
+            Some(name) if read.is_err() => Ok(Value::Word(name)),
+            _ => read,
+        };
         match admit(key, read) {
             Ok(value) => {
                 self.unreadable.remove(key.path);
@@ -153,11 +163,16 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    pub(super) fn collect<E>(sources: Sources<E>, problems: &mut Problems) -> Self
+    pub(super) fn collect<E>(
+        sources: Sources<E>,
+        policies: impl Iterator<Item = &'static str>,
+        problems: &mut Problems,
+    ) -> Self
     where
         E: IntoIterator<Item = (String, String)>,
     {
         let mut raw = Self::default();
+        raw.top.policies = policies.collect();
         if let Some((path, text)) = sources.file {
             file::read(&mut raw, &path, &text, problems);
         }

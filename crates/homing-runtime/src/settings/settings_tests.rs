@@ -265,12 +265,6 @@ fn every_planned_word_is_refused_and_every_built_one_taken() {
         let text = problem(&file_with(key.path, "\"nonesuch\""));
         assert!(text.contains("is not one of its words; write \""), "{text}");
     }
-    let text = problem("[routing]\npolicy = \"latency\"");
-    assert_eq!(
-        text,
-        "homing.toml:2: `routing.policy` = \"latency\" is not built yet (planned: step 4 of 6, \
-         choosing well); write \"kv\", \"least_loaded\", \"power_of_two\", \"round_robin\" or \"random\""
-    );
 }
 
 #[test]
@@ -433,4 +427,20 @@ fn sizes_and_numbers_have_the_usual_forms() {
     assert_eq!(sessions("0x10"), 16);
     assert_eq!(value::size_text(0), "0B");
     assert_eq!(value::size_text(1_000_000), "1000000B");
+}
+
+#[test]
+fn a_program_may_bring_policies_along() {
+    use homing_core::select::LeastLoaded;
+    let own = Policies::default().with("ours", || Box::new(LeastLoaded));
+    let load =
+        |word: &str| Settings::load_with(sources(&format!("[routing]\npolicy = \"{word}\"")), &own);
+    let settings = load("ours").unwrap();
+    assert_eq!(settings.routing.custom.as_ref().map(CustomPolicy::name), Some("ours"));
+    assert!(settings.effective_toml().contains("policy = \"ours\""));
+    assert_eq!(load("kv").unwrap().routing.custom, None);
+    let text = load("hers").unwrap_err().to_string();
+    assert!(text.contains("is not one of its words"), "{text}");
+    // Nobody else has it.
+    assert!(Settings::load(sources("[routing]\npolicy = \"ours\"")).is_err());
 }

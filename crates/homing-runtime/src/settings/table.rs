@@ -8,7 +8,7 @@ use super::keys::{Key, Kind, Section, Shape, Status, Step};
 use super::raw::WORKERS_MAX;
 use super::types::{
     AffinityMode, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload, Policy, RejectAs,
-    Subagents, Verify,
+    Soft, Subagents, Verify,
 };
 use std::time::Duration;
 
@@ -220,8 +220,9 @@ pub const KEYS: &[Key] = &[
     built("affinity.mode", words(AffinityMode::WORDS, &[]), "hard",
         "Whether a session's worker is a rule or a preference. A request may choose its own by \
          `x-homing-affinity`."),
-    built("affinity.soft", words(&["keep"], &[("weigh", Step::Choosing)]), "keep",
-        "What a preference means: kept while the worker is eligible, or weighed against load."),
+    built("affinity.soft", words(Soft::WORDS, &[]), "keep",
+        "What a preference means: kept while the worker is eligible, or weighed: the session moves \
+         where that is cheaper by the policy's costs, by more than moving back and forth would win."),
     built("affinity.max_sessions", Kind::Int { min: 1, max: 100_000_000 }, "1000000",
         "Most bindings of a partition."),
     built("affinity.on_full", words(OnFull::WORDS, &[]), "route_unbound",
@@ -265,7 +266,7 @@ pub const KEYS: &[Key] = &[
          snapshot; without one, drawn anew at each start."),
 
     built("routing.policy",
-        words(Policy::WORDS, &[("latency", Step::Choosing)]),
+        words(Policy::WORDS, &[]),
         "kv", "How a worker is chosen among the eligible ones."),
 
     built("index.source", words(IndexSource::WORDS, &[]), "auto",

@@ -4,6 +4,7 @@
 //! within the bounds that the key table states. Enumerations are this module's own, so that
 //! the core's types may change without the file format changing.
 
+use super::policies::CustomPolicy;
 use super::{Effective, WorkerUrl};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -56,6 +57,16 @@ words! {
         Hard = "hard",
         /// The session's worker is a preference.
         Soft = "soft",
+    }
+}
+
+words! {
+    /// What a Soft session does while its worker can be used (rule R06).
+    Soft {
+        /// It stays.
+        Keep = "keep",
+        /// It moves where moving is cheaper.
+        Weigh = "weigh",
     }
 }
 
@@ -129,6 +140,8 @@ words! {
     Policy {
         /// By what is cached where, and by load.
         Kv = "kv",
+        /// By how long it will take, and how long that makes others wait.
+        Latency = "latency",
         /// By load alone.
         LeastLoaded = "least_loaded",
         /// The less loaded of two that are drawn.
@@ -288,6 +301,8 @@ pub struct Affinity {
     pub prefill_ttl: Option<Option<Duration>>,
     /// The mode of sessions that a header names. Default hard.
     pub mode: AffinityMode,
+    /// What Soft sessions do while they could stay. Default keep.
+    pub soft: Soft,
     /// Most bindings of a partition. Default 1,000,000.
     pub max_sessions: usize,
     /// What a new session does at a full table. Default route_unbound.
@@ -324,6 +339,8 @@ pub struct Affinity {
 pub struct Routing {
     /// How a worker is chosen. Default kv.
     pub policy: Policy,
+    /// What the program brings along in its place.
+    pub custom: Option<CustomPolicy>,
 }
 
 /// `[index]`.

@@ -40,7 +40,8 @@ impl World<'_> {
         let at = number as usize % self.routers.len();
         let router = &self.routers[at];
         // Where nobody asks for them, blocks need not be named.
-        let runs = if config.index { trace.runs(request) } else { &[] };
+        let named = config.index || config.baseline == Some(super::Baseline::TextTree);
+        let runs = if named { trace.runs(request) } else { &[] };
         let prompt = prompt(trace.blocks(), runs, request.prompt_tokens);
         let ask = router.ask(config, prompt, request.session);
         let admission = router.core.admit(now, ask);
@@ -133,7 +134,7 @@ impl World<'_> {
         match std::mem::replace(&mut flight.state, State::Moving) {
             State::Sent(checked) => {
                 let (live, _) = core.commit(now, checked);
-                core.progress(&live, Step::FirstToken);
+                core.progress(now, &live, Step::FirstToken);
                 flight.state = State::Running(live);
                 (flight.first, flight.cached) = (Some(now), cached);
                 self.outcome.ttft_us.add(micros(now.since(flight.arrived)));
@@ -149,7 +150,7 @@ impl World<'_> {
         if let State::Running(live) = std::mem::replace(&mut flight.state, State::Moving) {
             let prompt_tokens = u64::from(request.prompt_tokens);
             let cached_tokens = Some(flight.cached);
-            core.progress(&live, Step::Usage(Usage { prompt_tokens, cached_tokens }));
+            core.progress(now, &live, Step::Usage(Usage { prompt_tokens, cached_tokens }));
             core.finish(now, live);
         }
         if let Some(first) = flight.first

@@ -7,12 +7,14 @@
 //!
 //! * [`world`]: what happens when; `flight`: what becomes of a request;
 //! * `router`: one core, and what it knows of the fleet;
+//! * [`baselines`]: what others do, to compare with;
 //! * `kv`: what engines publish;
 //! * [`outcome`]: what came of it;
 //! * [`bounds`]: what no router can exceed.
 //!
 //! [`engine::fast`]: crate::engine::fast
 
+pub mod baselines;
 pub mod bounds;
 pub mod outcome;
 pub mod world;
@@ -25,6 +27,7 @@ use crate::engine::EngineConfig;
 use homing_core::settings::{CoreSettings, Mode};
 use std::time::Duration;
 
+pub use baselines::Baseline;
 pub use outcome::{Outcome, Quantiles, Sample};
 pub use world::run;
 
@@ -50,6 +53,8 @@ pub struct Config {
     pub replicas: usize,
     /// Each of them.
     pub core: CoreSettings,
+    /// A policy that takes the place of theirs.
+    pub baseline: Option<Baseline>,
     /// How requests regard their sessions; `None`: they name none.
     pub affinity: Option<Mode>,
     /// Requests, or sessions that are closed loops, come so many times as often. Positive.

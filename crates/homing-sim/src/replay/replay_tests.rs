@@ -43,6 +43,7 @@ fn config(policy: PolicyKind, blocks: u32) -> Config {
     let mut engine = EngineConfig { max_model_len: usize::MAX, ..EngineConfig::default() };
     engine.cache.blocks = blocks;
     Config {
+        baseline: None,
         workers: 4,
         engine,
         replicas: 1,
@@ -66,6 +67,21 @@ fn play(trace: &Trace, config: &Config) -> Outcome {
     assert_eq!(last, trace.requests.len() as u64, "all have ended");
     assert_eq!(it.answered + it.refused + it.broken, last);
     it
+}
+
+#[test]
+fn what_others_do_can_be_replayed_too() {
+    let trace = generated();
+    let own = play(&trace, &Config { affinity: None, ..config(PolicyKind::RoundRobin, 20_000) });
+    for (name, baseline) in Baseline::ALL {
+        let config =
+            Config { affinity: None, baseline: Some(baseline), ..config(PolicyKind::Kv, 20_000) };
+        let it = play(&trace, &config);
+        assert_eq!(it.answered, trace.requests.len() as u64, "{name}");
+        // A tree of what was sent and the formula both find what was there before.
+        assert!(it.cached_tokens > own.cached_tokens, "{name}");
+        assert_eq!(Baseline::from_word(name), Some(baseline));
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! One router: a core, and under which numbers it knows the workers.
 
-use super::{Config, ReplayError};
+use super::{Baseline, Config, ReplayError};
 use homing_core::SelectionCore;
 use homing_core::ask::{Ask, Session};
 use homing_core::fleet::{Cache, CacheSource, FleetChange, Probe, Route, ServedName, WorkerSpec};
-use homing_core::hash::{HashSpace, Prompt};
+use homing_core::hash::{HashSpace, Prompt, TEXT_BLOCK};
 use homing_core::ids::{DpRank, SessionKey, WorkerId};
 use homing_core::index::event::KvEvent;
 use homing_core::time::Time;
@@ -27,11 +27,23 @@ pub(super) struct Router {
 impl Router {
     /// One that knows the workers, and that they are up.
     pub(super) fn new(config: &Config, seed: u64, now: Time) -> Result<Self, ReplayError> {
-        let core = SelectionCore::new(config.core.clone(), seed);
+        let settings = config.core.clone();
+        let core = match config.baseline {
+            None => SelectionCore::new(settings, seed),
+            Some(it) => SelectionCore::with_policy(settings, seed, move || it.policy()),
+        };
         let engine = config.engine.cache;
         let cache = Cache {
-            source: if config.index { CacheSource::Events } else { CacheSource::Nothing },
-            capacity: Some(u64::from(engine.blocks) * u64::from(engine.block_size)),
+            source: match config.baseline {
+                Some(Baseline::TextTree) => CacheSource::Routed,
+                _ if config.index => CacheSource::Events,
+                _ => CacheSource::Nothing,
+            },
+            capacity: Some(match config.baseline {
+                // Such trees know no bound of the engines' but their own, which is far above it.
+                Some(Baseline::TextTree) => u64::from(engine.blocks) * u64::from(TEXT_BLOCK) * 4,
+                _ => u64::from(engine.blocks) * u64::from(engine.block_size),
+            }),
         };
         let mut ids = Vec::with_capacity(config.workers);
         for worker in 0..config.workers {
@@ -59,6 +71,11 @@ impl Router {
     /// A request as the gateway would put it.
     pub(super) fn ask(&self, config: &Config, prompt: Prompt, session: Option<u32>) -> Ask {
         let mut ask = Ask::new(self.route.partition, self.route.name, prompt);
+        if self.cache.source == CacheSource::Routed {
+            // Blocks stand for chunks of text.
+            ask.text = Prompt { exact: false, block_size: TEXT_BLOCK, ..ask.prompt.clone() };
+            ask.prompt = Prompt { exact: false, chain: Arc::default(), ..ask.prompt };
+        }
         let session = config.affinity.zip(session);
         ask.session = session.map(|(mode, number)| Session::new(key(number), mode));
         self.core.look_up(&mut ask);

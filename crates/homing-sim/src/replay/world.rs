@@ -202,7 +202,7 @@ impl<'a> World<'a> {
                 FastOutput::Output { request, tokens } => {
                     if let Some((core, live)) = self.live(request) {
                         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-                        core.progress(live, Step::Output(tokens));
+                        core.progress(at, live, Step::Output(tokens));
                     }
                 }
                 FastOutput::Done { request } => self.done(at, request),

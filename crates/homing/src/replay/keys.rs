@@ -5,7 +5,7 @@ use homing_core::settings::{CoreSettings, Mode, PolicyKind};
 use homing_runtime::settings::{Override, Policy, Settings, Sources};
 use homing_runtime::shell::core_settings;
 use homing_sim::engine::{CacheConfig, EngineConfig};
-use homing_sim::replay::{Config, Outage};
+use homing_sim::replay::{Baseline, Config, Outage};
 use homing_sim::trace;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub(super) struct Keys {
     /// The trace; what it is, is told by its content
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// kv, least_loaded, power_of_two, round_robin or random; repeat it for each [default: kv, least_loaded,
-    /// round_robin]
+    /// kv, latency, least_loaded, power_of_two, round_robin or random; and what others do, to compare with:
+    /// usual_formula, text_tree. Repeat it for each [default: kv, latency, least_loaded, round_robin]
     #[arg(long, value_name = "NAME")]
     policy: Vec<String>,
     /// Engines [default: 8]
@@ -41,6 +41,9 @@ pub(super) struct Keys {
     /// Idle time after which a session is forgotten, or `off` [default: 30m]
     #[arg(long, value_name = "DURATION")]
     session_ttl: Option<String>,
+    /// What Soft sessions do while they could stay: keep, or weigh the price of moving [default: keep]
+    #[arg(long, value_name = "WHAT")]
+    soft: Option<String>,
     /// What a session does whose worker is overloaded: spill, reject, wait or dispatch [default: spill]
     #[arg(long, value_name = "WHAT")]
     on_overload: Option<String>,
@@ -86,10 +89,20 @@ pub(super) struct Settled {
     pub(super) reading: trace::Options,
     /// Without the core's part, which each policy has its own of.
     pub(super) config: Config,
-    pub(super) policies: Vec<(String, CoreSettings)>,
+    pub(super) policies: Vec<Chosen>,
     pub(super) events: Events,
     pub(super) html: Option<PathBuf>,
     pub(super) affinity: &'static str,
+}
+
+/// A policy to replay.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen {
+    pub(super) name: String,
+    /// A router that is configured so.
+    pub(super) core: CoreSettings,
+    /// What takes its policy's place.
+    pub(super) baseline: Option<Baseline>,
 }
 
 /// Who hears KV events.
@@ -102,13 +115,14 @@ pub(super) enum Events {
 
 impl Events {
     /// Whether a router of this policy does.
-    pub(super) fn heard_by(self, core: &CoreSettings) -> bool {
+    pub(super) fn heard_by(self, chosen: &Chosen) -> bool {
         match self {
+            _ if chosen.baseline == Some(Baseline::TextTree) => false,
             Self::All => true,
             Self::None => false,
             // By name, so that a policy that is not known here hears them.
             Self::Auto => !matches!(
-                core.policy,
+                chosen.core.policy,
                 PolicyKind::LeastLoaded
                     | PolicyKind::PowerOfTwo
                     | PolicyKind::RoundRobin
@@ -187,7 +201,7 @@ impl Keys {
         engine.batch.max_queued = it.max_queued.unwrap_or(engine.batch.max_queued).max(1);
         let outages = it.fail.iter().map(|text| outage(text, workers)).collect::<Result<_, _>>()?;
         let policies = it.policies()?;
-        let core = policies.first().map(|(_, core)| core.clone()).unwrap_or_default();
+        let core = policies.first().map(|it| it.core.clone()).unwrap_or_default();
         Ok(Settled {
             trace,
             reading,
@@ -196,6 +210,7 @@ impl Keys {
                 engine,
                 replicas,
                 core,
+                baseline: None,
                 affinity,
                 rate_scale,
                 index: true,
@@ -211,18 +226,24 @@ impl Keys {
     }
 
     /// Each policy with the settings of a router that is configured so, and otherwise by default.
-    fn policies(&self) -> Result<Vec<(String, CoreSettings)>, Failure> {
+    fn policies(&self) -> Result<Vec<Chosen>, Failure> {
         let mut names = self.policy.clone();
         if names.is_empty() {
-            names = ["kv", "least_loaded", "round_robin"].map(str::to_owned).into();
+            names = ["kv", "latency", "least_loaded", "round_robin"].map(str::to_owned).into();
         }
-        if let Some(unknown) = names.iter().find(|name| Policy::from_word(name).is_none()) {
-            let known = Policy::WORDS.join(", ");
+        let is_known = |name: &&String| {
+            Policy::from_word(name).is_some() || Baseline::from_word(name).is_some()
+        };
+        if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+            let known: Vec<_> =
+                Policy::WORDS.iter().chain(&Baseline::ALL.map(|(n, _)| n)).copied().collect();
+            let known = known.join(", ");
             return Err(usage(&format!("--policy {unknown:?} is not one of {known}")));
         }
         let number = |n: Option<u32>| n.map(|n| n.to_string());
         let all = [
             ("affinity.ttl", self.session_ttl.clone(), "--session-ttl"),
+            ("affinity.soft", self.soft.clone(), "--soft"),
             ("affinity.on_overload", self.on_overload.clone(), "--on-overload"),
             (
                 "queue.busy_active_requests",
@@ -233,12 +254,14 @@ impl Keys {
         ];
         let given = all.into_iter().filter_map(|(key, value, flag)| Some((key, value?, flag)));
         let given: Vec<_> = given.collect();
-        let mut policies: Vec<(String, CoreSettings)> = Vec::with_capacity(names.len());
+        let mut policies: Vec<Chosen> = Vec::with_capacity(names.len());
         for name in names {
-            if policies.iter().any(|(known, _)| *known == name) {
+            if policies.iter().any(|known| known.name == name) {
                 continue;
             }
-            let policy = ("routing.policy", name.clone(), "--policy");
+            let baseline = Baseline::from_word(&name);
+            let built_in = if baseline.is_none() { name.clone() } else { "kv".to_owned() };
+            let policy = ("routing.policy", built_in, "--policy");
             let set = |(key, value, flag): (&str, String, &str)| Override {
                 key: key.to_owned(),
                 value,
@@ -247,7 +270,7 @@ impl Keys {
             let overrides = given.iter().cloned().chain([policy]).map(set).collect();
             let settings = Settings::load(Sources { overrides, ..Sources::default() })
                 .map_err(|errors| usage(&errors.to_string()))?;
-            policies.push((name, core_settings(&settings)));
+            policies.push(Chosen { name, core: core_settings(&settings), baseline });
         }
         Ok(policies)
     }
@@ -271,6 +294,7 @@ impl Keys {
             rate_scale: self.rate_scale.or(plan.rate_scale),
             affinity: self.affinity.or(plan.affinity),
             session_ttl: self.session_ttl.or(plan.session_ttl),
+            soft: self.soft.or(plan.soft),
             on_overload: self.on_overload.or(plan.on_overload),
             max_queued: self.max_queued.or(plan.max_queued),
             busy_active_requests: self.busy_active_requests.or(plan.busy_active_requests),
@@ -343,7 +367,7 @@ mod tests {
         let it = flags.over(plan).settle(None).expect("right");
         let config = &it.config;
         assert_eq!((config.workers, config.rate_scale, config.replicas), (5, 2.0, 1));
-        assert_eq!(it.policies.iter().map(|p| p.0.as_str()).collect::<Vec<_>>(), ["random"]);
+        assert_eq!(it.policies.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["random"]);
         assert_eq!(config.outages.len(), 1);
         assert!(toml::from_str::<Keys>("wokers = 3").is_err(), "unknown keys are errors");
     }
@@ -357,8 +381,8 @@ mod tests {
             ..Keys::default()
         };
         let it = keys.settle(None).expect("right");
-        assert!(it.policies.iter().all(|(_, core)| core.affinity.ttl.is_none()));
-        assert_eq!(it.policies.len(), 3);
+        assert!(it.policies.iter().all(|it| it.core.affinity.ttl.is_none()));
+        assert_eq!(it.policies.len(), 4);
         let bad = Keys { on_overload: Some("hope".into()), ..keys.clone() };
         let Err(Failure::Usage(text)) = bad.settle(None) else { panic!("taken") };
         assert!(text.contains("--on-overload") && text.contains("spill"), "{text}");

@@ -49,9 +49,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let trace = open(&settled.trace, &settled.reading)?;
     let config = &settled.config;
     let mut rows = Vec::with_capacity(settled.policies.len());
-    for (name, core) in &settled.policies {
-        let index = settled.events.heard_by(core);
-        let config = replay::Config { core: core.clone(), index, ..config.clone() };
+    for chosen in &settled.policies {
+        let name = &chosen.name;
+        let index = settled.events.heard_by(chosen);
+        let (core, baseline) = (chosen.core.clone(), chosen.baseline);
+        let config = replay::Config { core, baseline, index, ..config.clone() };
         if !args.json {
             eprintln!("{name}: {} requests", trace.requests.len());
         }

@@ -373,7 +373,7 @@ impl Storm {
             0 => Step::FirstToken,
             _ => Step::Output(self.dice.below(20) as u32),
         };
-        self.core.progress(&self.running[i].live, step);
+        self.core.progress(self.now, &self.running[i].live, step);
     }
 
     pub(super) fn finish(&mut self) {
@@ -385,7 +385,7 @@ impl Storm {
             self.shadows[r.pool].end(now, key, number);
         }
         if let Some(usage) = self.usage() {
-            self.core.progress(&r.live, Step::Usage(usage));
+            self.core.progress(self.now, &r.live, Step::Usage(usage));
         }
         self.core.finish(now, r.live);
         self.log(format_args!("finished at {:?}: {:?}", r.target, r.lease));

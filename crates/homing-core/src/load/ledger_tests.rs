@@ -1,0 +1,159 @@
+//! The ledger beside a list of what is booked.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Target, tokens, uncached, block size, and which of some chains.
+    Book(u8, u32, u32, u32, u8),
+    First(usize),
+    Output(usize, u32),
+    Free(usize),
+    Pass(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0u8..4, any::<u32>(), any::<u32>(), 0u32..300, any::<u8>())
+            .prop_map(|(w, t, u, b, c)| Step::Book(w, t, u, b, c)),
+        2 => any::<usize>().prop_map(Step::First),
+        2 => (any::<usize>(), any::<u32>()).prop_map(|(i, n)| Step::Output(i, n)),
+        2 => any::<usize>().prop_map(Step::Free),
+        1 => any::<u32>().prop_map(Step::Pass),
+    ]
+}
+
+/// Some of what follows the same opener: two of three kinds, of lengths up to 15.
+fn chain(which: u8) -> Vec<ChainHash> {
+    let (kind, length) = (u64::from(which % 3), u64::from(which >> 4));
+    (0..length).map(|i| ChainHash(if i < 4 { i } else { kind * 100 + i })).collect()
+}
+
+#[derive(Debug)]
+struct Listed {
+    at: u8,
+    prefill: Prefill,
+    decoding: bool,
+    tokens: u64,
+    unit: u64,
+    chain: Vec<ChainHash>,
+}
+
+/// The model: a target's load is the sum over what is listed, and over the set of its blocks.
+fn sum(listed: &[&Listed]) -> Load {
+    let mut shared: BTreeSet<ChainHash> = BTreeSet::new();
+    let mut sum = Load::default();
+    for it in listed {
+        sum.active_requests += 1;
+        sum.decoding += u32::from(it.decoding);
+        sum.context += if it.decoding { it.tokens } else { 0 };
+        sum.prefill_tokens += it.prefill.tokens;
+        sum.prefill_pairs += it.prefill.pairs;
+        sum.blocks += it.tokens.div_ceil(it.unit).saturating_sub(it.chain.len() as u64);
+        shared.extend(it.chain.iter().copied());
+    }
+    sum.blocks += shared.len() as u64;
+    sum
+}
+
+proptest! {
+    #[test]
+    fn the_ledger_equals_a_list(steps in prop::collection::vec(step(), 0..80)) {
+        let mut ledger = Ledger::default();
+        let mut model: BTreeMap<usize, Listed> = BTreeMap::new();
+        let mut held: Vec<(usize, Booking)> = Vec::new();
+        let mut now = Time::from_micros(1 << 50);
+        for (name, s) in steps.into_iter().enumerate() {
+            let at = |i: usize, n: usize| i.checked_rem(n);
+            match s {
+                Step::Book(w, tokens, uncached, unit, which) => {
+                    let chain = chain(which);
+                    let it = Claimed { tokens, uncached, unit, chain: chain.clone().into(), chain_unit: if unit == 0 { 16 } else { unit } };
+                    held.push((name, ledger.book(now, WorkerId(u32::from(w)), DpRank(0), it)));
+                    let unit = if unit == 0 { 16 } else { u64::from(unit) };
+                    let prefill = Prefill::of(uncached, tokens);
+                    model.insert(name, Listed { at: w, prefill, decoding: false, tokens: u64::from(tokens), unit, chain });
+                }
+                Step::First(i) => if let Some(i) = at(i, held.len()) {
+                    let it = model.get_mut(&held[i].0).unwrap();
+                    let told = ledger.first_token(now, &held[i].1, true);
+                    prop_assert_eq!(told.is_some(), !it.decoding);
+                    if let Some((worker, took)) = told {
+                        prop_assert_eq!(worker, WorkerId(u32::from(it.at)));
+                        prop_assert!(took.tokens >= it.prefill.tokens as f64);
+                    }
+                    (it.decoding, it.prefill) = (true, Prefill::default());
+                },
+                Step::Output(i, n) => if let Some(i) = at(i, held.len()) {
+                    ledger.output(now, &held[i].1, n);
+                    model.get_mut(&held[i].0).unwrap().tokens += u64::from(n);
+                },
+                Step::Free(i) => if let Some(i) = at(i, held.len()) {
+                    let (name, b) = held.swap_remove(i);
+                    let (worker, _) = ledger.free(now, b);
+                    prop_assert_eq!(worker.0, u32::from(model.remove(&name).unwrap().at));
+                },
+                Step::Pass(us) => now = now + Duration::from_micros(u64::from(us)),
+            }
+            ledger.check();
+            for w in 0..4u8 {
+                let mine: Vec<_> = model.values().filter(|m| m.at == w).collect();
+                let got = ledger.of(WorkerId(u32::from(w)), DpRank(0));
+                let first = model.values().find(|m| m.at == w && !m.decoding);
+                let first = first.map(|m| m.prefill).unwrap_or_default();
+                prop_assert_eq!((got.first_prefill, got.first_pairs), (first.tokens, first.pairs));
+                let want = Load { first_prefill: first.tokens, first_pairs: first.pairs, since: got.since, ..sum(&mine) };
+                prop_assert_eq!(got, want);
+            }
+        }
+        for (_, b) in held {
+            ledger.free(now, b);
+        }
+        prop_assert!(ledger.gauges.is_empty() && ledger.bookings() == 0);
+    }
+}
+
+fn claimed(tokens: u32, uncached: u32) -> Claimed {
+    Claimed { tokens, uncached, ..Claimed::default() }
+}
+
+#[test]
+fn what_a_stream_took_is_told_beside_what_went_on() {
+    let mut ledger = Ledger::default();
+    let (worker, rank) = (WorkerId(7), DpRank(0));
+    let ms = |n: u64| Time::from_micros(5_000_000 + n * 1000);
+    let a = ledger.book(ms(0), worker, rank, claimed(1000, 400));
+    let b = ledger.book(ms(10), worker, rank, claimed(500, 500));
+    let (who, took) = ledger.first_token(ms(50), &a, true).unwrap();
+    assert_eq!((who, took.ms, took.tokens), (worker, 50.0, 400.0));
+    let pairs = 400.0 * 600.0 + 400.0 * 399.0 / 2.0;
+    assert_eq!(took.pairs, pairs);
+    let load = ledger.of(worker, rank);
+    assert_eq!((load.first_prefill, load.since, load.context), (500, ms(50), 1000));
+    // From its own booking on, whatever was computed: what stood before it, too.
+    let (_, took) = ledger.first_token(ms(90), &b, true).unwrap();
+    assert_eq!((took.ms, took.tokens), (80.0, 900.0));
+    assert!(ledger.first_token(ms(91), &b, true).is_none(), "once");
+    ledger.output(ms(250), &a, 20);
+    let (_, it) = ledger.free(ms(9000), a);
+    let it = it.unwrap();
+    // 200 ms of 20 tokens: 40 ms alone, 160 ms in company. The end of its stream is not its last token.
+    assert_eq!((it.tokens, it.ms, it.prefilled), (20.0, 10.0, 25.0));
+    assert_eq!(it.sequences, (40.0 + 160.0 * 2.0) / 200.0);
+    assert_eq!(it.context, (40.0 * 1000.0 + 160.0 * 1500.0) / 200.0);
+    assert!(ledger.free(ms(9000), b).1.is_none(), "no token was told");
+}
+
+#[test]
+fn an_answer_that_comes_whole_tells_no_times() {
+    let mut ledger = Ledger::default();
+    let ms = |n: u64| Time::from_micros(n * 1000);
+    let a = ledger.book(ms(0), WorkerId(1), DpRank(0), claimed(100, 100));
+    assert!(ledger.first_token(ms(5000), &a, false).is_none());
+    assert_eq!(ledger.of(WorkerId(1), DpRank(0)).prefill_tokens, 0);
+    ledger.output(ms(5001), &a, 100);
+    assert!(ledger.free(ms(6000), a).1.is_none());
+}

@@ -1,0 +1,75 @@
+//! `latency`: costs in milliseconds.
+
+use super::policy::{Policy, Terms, terms};
+use super::{Candidate, Demand};
+
+/// The time that the request takes, and the time that it takes from others. How fast workers are is learned
+/// ([`crate::load::pace`]); there is nothing to set. The weights are for experiments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Latency {
+    /// What a millisecond of prefill counts for besides itself: it fills the cache, and those who come later wait for it.
+    pub work: f64,
+    /// What a millisecond that others' tokens wait for its prefill counts for.
+    pub stall: f64,
+    /// What a millisecond of decoding counts for, its own and others'.
+    pub decode: f64,
+    /// What one session at home costs, in tokens of prefill: it will come again and wants its blocks kept.
+    pub home: f64,
+    /// What a block in host memory costs, against one that must be computed: it has to be copied.
+    pub host: f64,
+    /// What one costs that is farther away: it has to be read first.
+    pub disk: f64,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self { work: 1.0, stall: 1.0, decode: 1.0, home: 256.0, host: 0.1, disk: 0.3 }
+    }
+}
+
+impl Latency {
+    fn parts(&self, demand: &Demand, c: &Candidate) -> [f64; 6] {
+        let (pace, load) = (&c.pace, &c.load);
+        let uncached = demand.uncached(c.believed());
+        let far = (self.host * f64::from(c.host) + self.disk * f64::from(c.disk))
+            * f64::from(demand.block_size)
+            * f64::from(pace.token);
+        let prefill = pace.prefill_ms(uncached, demand.tokens) + far;
+        let decoding = f64::from(load.decoding);
+        // A token of prefill delays those that decode beside it by less than itself where engines take turns.
+        let stalls = f64::from(pace.stall / pace.token.max(1e-6)).min(1.0);
+        let answer = f64::from(demand.answer);
+        let more = f64::from(pace.sequence) + f64::from(pace.context) * f64::from(demand.tokens);
+        [
+            f64::from(pace.base) + pace.queue_ms(demand.now, load),
+            prefill * (1.0 + self.work),
+            self.stall * stalls * decoding * prefill,
+            self.decode * answer * pace.step_ms(load, demand.tokens),
+            self.decode * answer * more * f64::from(load.active_requests),
+            self.home * f64::from(c.homes) * f64::from(pace.token),
+        ]
+    }
+}
+
+impl Policy for Latency {
+    fn cost(&self, demand: &Demand, c: &Candidate) -> f64 {
+        self.parts(demand, c).iter().sum()
+    }
+
+    fn terms(&self, demand: &Demand, c: &Candidate) -> Terms {
+        let [queue, prefill, stall, decode, others, homes] = self.parts(demand, c);
+        terms([
+            ("queue_ms", queue),
+            ("prefill_ms", prefill),
+            ("stall_ms", stall),
+            ("decode_ms", decode),
+            ("others_ms", others),
+            ("homes_ms", homes),
+        ])
+    }
+
+    /// Nobody can tell.
+    fn near(&self) -> f64 {
+        2.0
+    }
+}
