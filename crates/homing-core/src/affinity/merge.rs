@@ -89,9 +89,11 @@ impl Table {
         if now >= used + self.rules.ttl {
             return Merged::Expired;
         }
+        // What is due goes before anything is looked for: the sweep may take this very entry.
+        let _ = matches!(what, What::Bound(_)) && self.has_room(now);
         let slot = match (self.find(key), what) {
             (Some(slot), _) => slot,
-            (None, What::Bound(_)) if !self.has_room(now) => return Merged::Full,
+            (None, What::Bound(_)) if !self.is_below_most() => return Merged::Full,
             (None, _) => match self.create(key) {
                 Some(slot) => slot,
                 None => return Merged::Full,
@@ -135,7 +137,7 @@ impl Table {
                 if same { Merged::Same } else { Merged::Applied }
             }
             What::Bound(target) => {
-                if !entry.is(flag::BOUND) && !self.has_room(now) {
+                if !entry.is(flag::BOUND) && !self.is_below_most() {
                     return Merged::Full;
                 }
                 self.bind(now, slot, target, version);

@@ -201,6 +201,24 @@ fn r23_the_higher_version_wins_and_the_writer_breaks_ties() {
 
 // === removals ===
 
+/// The sweep that makes room takes what is due, and that may be the very register that is written.
+#[test]
+fn r23_a_removal_that_is_due_makes_room_for_its_own_session() {
+    let mut t = ByHand::writing(sharing(1), 1);
+    assert_eq!(t.hear(10, What::Removed), Merged::Applied);
+    // Another session takes all the room there is.
+    let Resolved::Hold(mut hold) = t.resolve(1) else { panic!("no room") };
+    t.table.selected(t.now, &mut hold, at(0), Plan::Home);
+    let lease = t.table.commit(t.now, hold, at(0), false, live).lease;
+    t.pass(TTL);
+    let used = t.now;
+    let update = Update { key: key(0), version: version(20, 2), what: What::Bound(at(1)), used };
+    assert_eq!(t.merge(update), Merged::Full);
+    t.table.check();
+    lease.into_iter().for_each(|lease| t.table.end(t.now, lease));
+    t.table.check();
+}
+
 #[test]
 fn r23_a_removal_is_kept_for_a_time_so_that_nothing_late_undoes_it() {
     let mut t = router(1);

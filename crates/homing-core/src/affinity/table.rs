@@ -289,6 +289,11 @@ impl Table {
             // What is due may stand behind what is in use.
             self.expire(now, SWEEP_WHEN_FULL);
         }
+        self.is_below_most()
+    }
+
+    /// Whether there is room for one more binding as it is.
+    pub(super) fn is_below_most(&self) -> bool {
         self.bound < self.rules.max_sessions
     }
 

@@ -93,7 +93,7 @@ fn a_dozen_answers_tell_about_how_fast_it_is_and_more_tell_well() {
     for truth in [SLOW, FAST, Pace::default()] {
         for seed in 0..20 {
             let (prefill, each) = off(&truth, &taught(&truth, 12, 0, seed));
-            assert!(prefill < 0.5 && each < 0.5, "after a dozen: {prefill} {each}");
+            assert!(prefill < 0.7 && each < 0.7, "after a dozen: {prefill} {each}");
             let (prefill, each) = off(&truth, &taught(&truth, 300, 0, seed));
             assert!(prefill < 0.2 && each < 0.25, "after many: {prefill} {each} {truth:?}");
         }

@@ -225,6 +225,8 @@ impl Partition {
         let mut all = all.clone();
         for c in &mut all {
             c.home = home.admits(c.target());
+            // It would live anywhere else just as well.
+            c.homes -= u32::from(c.home && c.homes > 0);
             // Its sessions may finish where a worker drains.
             c.fit.remove(Fit::DRAINING, c.home);
         }

@@ -3,11 +3,13 @@
 use super::world::*;
 use homing_core::ask::{Abandon, Failure, Live, Step};
 use homing_core::load::Load;
-use homing_core::settings::CoreSettings;
+use homing_core::settings::{CoreSettings, PolicyKind};
 
 #[test]
 fn f12_a_burst_spreads_because_load_counts_from_selection() {
-    for policy in [POLICIES[0], POLICIES[1], POLICIES[3]] {
+    for policy in
+        [PolicyKind::Kv, PolicyKind::Latency, PolicyKind::LeastLoaded, PolicyKind::RoundRobin]
+    {
         let w = World::with(CoreSettings { policy, ..settings() }, 4);
         let grants: Vec<_> = (0..40).map(|_| w.grant(w.plain())).collect();
         for view in w.core.workers() {

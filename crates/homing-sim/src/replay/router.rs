@@ -73,7 +73,14 @@ impl Router {
         let mut ask = Ask::new(self.route.partition, self.route.name, prompt);
         if self.cache.source == CacheSource::Routed {
             // Blocks stand for chunks of text.
-            ask.text = Prompt { exact: false, block_size: TEXT_BLOCK, ..ask.prompt.clone() };
+            let chunks = u64::from(ask.prompt.tokens) * u64::from(TEXT_BLOCK);
+            let tokens = chunks / u64::from(ask.prompt.block_size.max(1));
+            ask.text = Prompt {
+                exact: false,
+                block_size: TEXT_BLOCK,
+                tokens: u32::try_from(tokens).unwrap_or(u32::MAX),
+                ..ask.prompt.clone()
+            };
             ask.prompt = Prompt { exact: false, chain: Arc::default(), ..ask.prompt };
         }
         let session = config.affinity.zip(session);
