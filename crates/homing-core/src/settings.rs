@@ -61,9 +61,9 @@ pub enum OnFailure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// Fewest blocks to compute and to decode.
-    #[default]
     Kv,
     /// Fewest milliseconds, its own and others'.
+    #[default]
     Latency,
     /// Fewest active requests.
     LeastLoaded,

@@ -23,7 +23,7 @@ pub(crate) struct Flags {
     /// Idle time after which a session is forgotten, or `off` [affinity.ttl, default 30m]
     #[arg(long, value_name = "DURATION")]
     session_ttl: Option<String>,
-    /// kv, latency, least_loaded, power_of_two, round_robin or random [routing.policy, default kv]
+    /// kv, latency, least_loaded, power_of_two, round_robin or random [routing.policy, default latency]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 }

@@ -65,7 +65,7 @@ struct Row {
     /// of which the chain's are counted apart: each of these is so many blocks.
     chain: Arc<[ChainHash]>,
     chain_blocks: u64,
-    /// When it was booked, and what its target had done by then.
+    /// When it was booked, or what then stood before it began, and what its target had done by then.
     booked: Done,
     /// The same of its first token,
     first: Option<Done>,
@@ -149,7 +149,11 @@ impl Ledger {
         let at = (worker, rank);
         let prefill = Prefill::of(it.uncached, it.tokens);
         let gauge = self.gauges.entry(at).or_default();
-        let booked = gauge.pass(now);
+        let mut booked = gauge.pass(now);
+        if !gauge.waiting.is_empty() {
+            // What stands before it is computed from then on, and that is told beside it.
+            booked.at = gauge.load.since;
+        }
         let row = Row {
             at,
             prefill,

@@ -133,9 +133,9 @@ fn what_a_stream_took_is_told_beside_what_went_on() {
     assert_eq!(took.pairs, pairs);
     let load = ledger.of(worker, rank);
     assert_eq!((load.first_prefill, load.since, load.context), (500, ms(50), 1000));
-    // From its own booking on, whatever was computed: what stood before it, too.
+    // What stood before it is part of it, since that began.
     let (_, took) = ledger.first_token(ms(90), &b, true).unwrap();
-    assert_eq!((took.ms, took.tokens), (80.0, 900.0));
+    assert_eq!((took.ms, took.tokens), (90.0, 900.0));
     assert!(ledger.first_token(ms(91), &b, true).is_none(), "once");
     ledger.output(ms(250), &a, 20);
     let (_, it) = ledger.free(ms(9000), a);

@@ -71,7 +71,7 @@ impl Pace {
         };
         let passed = now.since(load.since).as_secs_f64() * 1e3;
         ms(load.prefill_tokens, load.prefill_pairs)
-            - passed.min(ms(load.first_prefill, load.first_pairs))
+            - passed.min(ms(load.first_prefill, load.first_pairs) * OVERDUE)
     }
 
     /// How long a token takes beside what is decoding there already.
@@ -154,12 +154,16 @@ impl Learned {
     }
 }
 
+/// Of what should be done by now so much is taken to be done, at most: nobody has said so yet.
+const OVERDUE: f64 = 0.85;
 /// The part of the way that an observation moves what is known, once much is.
 const GAIN: f64 = 0.06;
 /// Observations that are off by more than so many times what is usual count as if they were off by that.
 const FAR: f64 = 2.0;
 /// How far it is off, in logarithms, before anything is known, and at least.
 const OFF: std::ops::RangeInclusive<f64> = 0.05..=1.0;
+/// Expectations of which a mean is taken.
+const RECENT: f64 = 64.0;
 /// Coefficients stay within these factors of where they began.
 const FARTHEST: f64 = 1e4;
 
@@ -170,15 +174,16 @@ struct Fit<const N: usize> {
     is: [f64; N],
     /// and where they began.
     was: [f64; N],
-    /// How many observations there were.
+    /// How many observations there were, and what was expected of them on average, lately.
     seen: f64,
+    mean: f64,
     /// How far the last of them were off, as logarithms of quotients.
     off: f64,
 }
 
 impl<const N: usize> Fit<N> {
     fn new(is: [f64; N]) -> Self {
-        Self { is, was: is, seen: 0.0, off: *OFF.end() }
+        Self { is, was: is, seen: 0.0, mean: 0.0, off: *OFF.end() }
     }
 
     fn learn(&mut self, factors: [f64; N], observed: f64) {
@@ -196,7 +201,10 @@ impl<const N: usize> Fit<N> {
         self.off += (off.abs().min(2.0 * most) - self.off) / 16.0;
         self.off = self.off.max(*OFF.start());
         self.seen += 1.0;
-        let gain = GAIN.max(1.0 / (self.seen + 1.0));
+        self.mean += (expected - self.mean) / self.seen.min(RECENT);
+        // Long ones are few, and what they teach matters most.
+        let weight = (expected / self.mean).clamp(0.25, 3.0);
+        let gain = (GAIN * weight).max(1.0 / (self.seen + 1.0));
         let shares = parts.map(|part| part / expected);
         let step = gain * off.clamp(-most, most) / shares.iter().map(|s| s * s).sum::<f64>();
         for (i, share) in shares.into_iter().enumerate() {

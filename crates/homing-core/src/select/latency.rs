@@ -4,7 +4,8 @@ use super::policy::{Policy, Terms, terms};
 use super::{Candidate, Demand};
 
 /// The time that the request takes, and the time that it takes from others. How fast workers are is learned
-/// ([`crate::load::pace`]); there is nothing to set. The weights are for experiments.
+/// ([`crate::load::pace`]); there is nothing to set. The weights are of replays of public traces
+/// (`docs/routing-quality.md`), where any within a factor of two do about as well.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latency {
     /// What a millisecond of prefill counts for besides itself: it fills the cache, and those who come later wait for it.
@@ -23,7 +24,7 @@ pub struct Latency {
 
 impl Default for Latency {
     fn default() -> Self {
-        Self { work: 1.0, stall: 1.0, decode: 1.0, home: 256.0, host: 0.1, disk: 0.3 }
+        Self { work: 1.5, stall: 0.05, decode: 0.7, home: 256.0, host: 0.1, disk: 0.3 }
     }
 }
 

@@ -267,7 +267,7 @@ pub const KEYS: &[Key] = &[
 
     built("routing.policy",
         words(Policy::WORDS, &[]),
-        "kv", "How a worker is chosen among the eligible ones."),
+        "latency", "How a worker is chosen among the eligible ones."),
 
     built("index.source", words(IndexSource::WORDS, &[]), "auto",
         "What fills the index. `auto`: a worker's KV events where it publishes them; else what was \

@@ -337,7 +337,7 @@ pub struct Affinity {
 /// `[routing]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routing {
-    /// How a worker is chosen. Default kv.
+    /// How a worker is chosen. Default latency.
     pub policy: Policy,
     /// What the program brings along in its place.
     pub custom: Option<CustomPolicy>,
