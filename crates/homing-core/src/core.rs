@@ -32,13 +32,14 @@ use crate::fleet::{
 use crate::hash::Prompt;
 use crate::ids::{PartitionId, Role, WorkerId};
 use crate::index::seen::Seen;
+use crate::index::chain::ChainReader;
 use crate::index::{ChainIndex, Overlaps, RecencyIndex};
 use crate::partition::{Partition, Stats, WorkerLoad};
 use crate::select::policy::{Policy, built_in};
 use crate::settings::CoreSettings;
 use crate::time::Time;
 use crate::trust::{TrustView, Turn};
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use sessions::Aside;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -50,8 +51,10 @@ const ROOM_AT_ONCE: usize = 256;
 struct Cell {
     pool: Arc<str>,
     role: Role,
-    /// What workers say that they have.
-    index: RwLock<ChainIndex>,
+    /// What workers say that they have, for the one who writes it.
+    index: Mutex<ChainIndex>,
+    /// The same, for those who look prompts up: they never wait for it.
+    reader: ChainReader,
     /// What was sent to them.
     text: RwLock<RecencyIndex>,
     /// Whether somebody is known by nothing else.
@@ -74,13 +77,15 @@ impl Cell {
         let (mut index, mut text) = (ChainIndex::default(), RecencyIndex::default());
         index.bound_predictions(index_memory);
         text.bound_predictions(index_memory);
-        let (index, text) = (RwLock::new(index), RwLock::new(text));
+        let reader = index.reader();
+        let (index, text) = (Mutex::new(index), RwLock::new(text));
         let (wants_text, changes, bytes, block_size, seen) = Default::default();
         let (state, expiry) = (Mutex::new(state), AtomicU64::new(u64::MAX));
         Self {
             pool,
             role,
             index,
+            reader,
             text,
             wants_text,
             changes,
@@ -94,10 +99,10 @@ impl Cell {
 
     /// Changes the index. Whoever waits for it is let in afterwards, before the next change.
     fn index<T>(&self, change: impl FnOnce(&mut ChainIndex) -> T) -> T {
-        let mut index = self.index.write();
+        let mut index = self.index.lock();
         let changed = change(&mut index);
         self.block_size.store(index.block_size().unwrap_or(0), Ordering::Relaxed);
-        RwLockWriteGuard::unlock_fair(index);
+        MutexGuard::unlock_fair(index);
         changed
     }
 
@@ -280,7 +285,7 @@ impl SelectionCore {
         if prompt.chain.is_empty() {
             return Overlaps::new();
         }
-        self.cell(partition).map(|c| c.index.read().overlaps(prompt)).unwrap_or_default()
+        self.cell(partition).map(|c| c.reader.overlaps(prompt)).unwrap_or_default()
     }
 
     /// Resolves the session and selects a target, in one critical section.
@@ -396,7 +401,7 @@ impl SelectionCore {
         let view = |(row, place, models): (Row, Option<PartitionId>, _)| {
             let cell = place.and_then(|p| self.cell(p));
             let id = row.info.id;
-            let held = cell.as_ref().map_or([0; 3], |c| c.index.read().held(id));
+            let held = cell.as_ref().map_or([0; 3], |c| c.index.lock().held(id));
             let [cached_blocks, host_blocks, disk_blocks] = held;
             let state = |c: &Arc<Cell>| {
                 let state = c.state.lock();
@@ -469,7 +474,7 @@ impl SelectionCore {
         assert_eq!(pending, self.pending.load(Ordering::Relaxed), "outputs and their count");
         drop(states);
         for cell in cells.iter() {
-            let index = cell.index.read();
+            let index = cell.index.lock();
             index.check();
             cell.text.read().check();
             let size = cell.block_size.load(Ordering::Relaxed);

@@ -8,6 +8,15 @@
 //!
 //! A cell holds 32 bits of the key's hash and the entry's number, so a look-up touches one cache line
 //! here and one there, and nothing but cells is read when a segment splits.
+//!
+//! One thread changes it. Others may look keys up meanwhile, and never wait: a segment that they look into
+//! stays whole, and they notice where a cell may have slipped past them, and look again.
+
+use crate::shelf::Shelf;
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Cells of a segment, as a power of two.
 const BITS: u32 = 12;
@@ -21,24 +30,42 @@ const SPARSE: u16 = (CELLS / 2) as u16;
 const DEEPEST: u8 = 32 - BITS as u8;
 
 const EMPTY: u64 = 0;
+/// The span of a segment whose keys are in others now.
+const RETIRED: u64 = u64::MAX;
+/// So often a reader looks again where keys were moving about; then it has found nothing.
+const TRIES: usize = 32;
 
 #[derive(Debug)]
 struct Segment {
     /// `hash << 32 | entry + 1`.
-    cells: Box<[u64; CELLS]>,
-    /// The leading bits of the hash that its keys share, and how many these are.
-    prefix: u32,
-    depth: u8,
-    len: u16,
+    cells: [AtomicU64; CELLS],
+    /// `prefix << 8 | depth`: the leading bits of the hash that its keys share, and how many these are.
+    span: AtomicU64,
+    /// Cells that were moved: a reader may have passed by where one is now.
+    moves: AtomicU64,
+    len: AtomicU32,
 }
 
-/// See the module.
+/// By the first `depth` bits of the hash: the segment.
+#[derive(Debug)]
+struct Directory {
+    places: Box<[AtomicU32]>,
+    depth: u8,
+}
+
+/// Where readers look keys up, who never wait for the one who changes them.
+#[derive(Debug)]
+pub(crate) struct Finder {
+    directory: ArcSwap<Directory>,
+    segments: Shelf<Segment>,
+}
+
+/// See the module. It belongs to one writer; [`Finder`] is for others.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    /// By the first `depth` bits of the hash: the segment.
-    directory: Vec<u32>,
-    depth: u8,
-    segments: Vec<Segment>,
+    directory: Arc<Directory>,
+    segments: Vec<Arc<Segment>>,
+    finder: Arc<Finder>,
     len: usize,
 }
 
@@ -65,53 +92,129 @@ fn home(hash: u32) -> usize {
     hash as usize & (CELLS - 1)
 }
 
+fn covers(span: u64, hash: u32) -> bool {
+    let (prefix, depth) = ((span >> 8) as u32, span as u8);
+    // A shift by all 32 bits has no meaning: widened.
+    span != RETIRED && u64::from(hash ^ prefix) >> (32 - u32::from(depth)) == 0
+}
+
+impl Directory {
+    fn place(&self, hash: u32) -> usize {
+        (u64::from(hash) >> (32 - u32::from(self.depth))) as usize
+    }
+
+    fn segment(&self, hash: u32) -> u32 {
+        self.places[self.place(hash)].load(Acquire)
+    }
+}
+
 impl Segment {
     fn new(prefix: u32, depth: u8) -> Self {
-        Self { cells: Box::new([EMPTY; CELLS]), prefix, depth, len: 0 }
+        let cells = [const { AtomicU64::new(EMPTY) }; CELLS];
+        let (moves, len) = Default::default();
+        let segment = Self { cells, span: AtomicU64::new(0), moves, len };
+        segment.covers_from_now(prefix, depth);
+        segment
+    }
+
+    fn covers_from_now(&self, prefix: u32, depth: u8) {
+        self.span.store(u64::from(prefix) << 8 | u64::from(depth), Release);
+    }
+
+    fn prefix(&self) -> u32 {
+        (self.span.load(Relaxed) >> 8) as u32
+    }
+
+    fn depth(&self) -> u8 {
+        self.span.load(Relaxed) as u8
+    }
+
+    fn len(&self) -> u16 {
+        self.len.load(Relaxed) as u16
+    }
+
+    fn used(&self) -> impl Iterator<Item = u64> {
+        self.cells.iter().map(|c| c.load(Relaxed)).filter(|c| *c != EMPTY)
     }
 
     /// Puts a cell that is not there yet into a segment that has room.
-    fn put(&mut self, cell: u64) {
+    fn put(&self, cell: u64) {
         let mut at = home(hash_of(cell));
-        while self.cells[at] != EMPTY {
+        while self.cells[at].load(Relaxed) != EMPTY {
             at = (at + 1) & (CELLS - 1);
         }
-        self.cells[at] = cell;
-        self.len += 1;
+        self.cells[at].store(cell, Release);
+        self.len.store(self.len.load(Relaxed) + 1, Relaxed);
     }
 
-    fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<usize> {
+    /// The entry of a key, and the cell that leads to it.
+    fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<(usize, u32)> {
         let mut at = home(hash);
-        loop {
-            let cell = self.cells[at];
+        // Bounded, since under a reader cells may move on for ever.
+        for _ in 0..CELLS {
+            let cell = self.cells[at].load(Acquire);
             if cell == EMPTY {
                 return None;
             }
             if hash_of(cell) == hash && is(entry_of(cell)) {
-                return Some(at);
+                return Some((at, entry_of(cell)));
             }
             at = (at + 1) & (CELLS - 1);
         }
+        None
     }
 
     /// Empties a cell, and moves up what would not be found behind the gap.
-    fn clear(&mut self, mut gap: usize) {
+    fn clear(&self, mut gap: usize) {
         let mut at = gap;
         loop {
             at = (at + 1) & (CELLS - 1);
-            let cell = self.cells[at];
+            let cell = self.cells[at].load(Relaxed);
             if cell == EMPTY {
                 break;
             }
             let way = |from: usize, to: usize| to.wrapping_sub(from) & (CELLS - 1);
             // It may move into the gap unless its home lies behind it.
             if way(home(hash_of(cell)), at) >= way(gap, at) {
-                self.cells[gap] = cell;
+                self.cells[gap].store(cell, Release);
+                // Before its old place has another: so it is in one of them at each moment, and who saw it
+                // in neither sees that it moved.
+                self.moves.store(self.moves.load(Relaxed) + 1, Release);
                 gap = at;
             }
         }
-        self.cells[gap] = EMPTY;
-        self.len -= 1;
+        self.cells[gap].store(EMPTY, Release);
+        self.len.store(self.len.load(Relaxed) - 1, Relaxed);
+    }
+}
+
+impl Finder {
+    /// The entry of `key`, as [`Keys::find`] says it; `is` must be sure of what it says, since entries come and
+    /// go meanwhile.
+    pub(crate) fn find(&self, key: u128, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        let hash = hash(key);
+        for _ in 0..TRIES {
+            let number = self.directory.load().segment(hash);
+            let found = self.segments.look(number)?;
+            let Some(segment) = &*found else { continue };
+            let moves = segment.moves.load(Acquire);
+            if let Some((_, entry)) = segment.find(hash, &mut is) {
+                return Some(entry);
+            }
+            // Nothing was missed: no cell moved, and the key's place was here to the end.
+            if segment.moves.load(Acquire) == moves && covers(segment.span.load(Acquire), hash) {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+impl Default for Finder {
+    /// One that finds nothing.
+    fn default() -> Self {
+        let directory = Directory { places: Box::new([AtomicU32::new(0)]), depth: 0 };
+        Self { directory: ArcSwap::from_pointee(directory), segments: Shelf::default() }
     }
 }
 
@@ -123,7 +226,20 @@ impl Default for Keys {
 
 impl Keys {
     pub(crate) fn new() -> Self {
-        Self { directory: vec![0], depth: 0, segments: vec![Segment::new(0, 0)], len: 0 }
+        let finder = Finder::default();
+        let keys = Self {
+            directory: finder.directory.load_full(),
+            segments: vec![Arc::new(Segment::new(0, 0))],
+            finder: Arc::new(finder),
+            len: 0,
+        };
+        keys.show(0);
+        keys
+    }
+
+    /// For readers, until this is dropped.
+    pub(crate) fn finder(&self) -> &Arc<Finder> {
+        &self.finder
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -132,25 +248,26 @@ impl Keys {
 
     /// Bytes that it takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.segments.len() * CELLS * size_of::<u64>()
-            + self.segments.capacity() * size_of::<Segment>()
-            + self.directory.capacity() * size_of::<u32>()
-    }
-
-    fn place(&self, hash: u32) -> usize {
-        // A shift by all 32 bits has no meaning: widened.
-        (u64::from(hash) >> (32 - u32::from(self.depth))) as usize
+        self.segments.len() * size_of::<Segment>()
+            + self.segments.capacity() * size_of::<Arc<Segment>>()
+            + self.directory.places.len() * size_of::<u32>()
+            + self.finder.segments.bytes()
     }
 
     fn segment(&self, hash: u32) -> usize {
-        self.directory[self.place(hash)] as usize
+        self.directory.segment(hash) as usize
+    }
+
+    /// Brings what [`Self::find`] will read of a key near the processor. What it returns says nothing.
+    pub(crate) fn touch(&self, key: u128) -> u64 {
+        let hash = hash(key);
+        self.segments[self.segment(hash)].cells[home(hash)].load(Relaxed)
     }
 
     /// The entry of `key`; `is` says whether an entry is of this very key.
     pub(crate) fn find(&self, key: u128, is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = hash(key);
-        let segment = &self.segments[self.segment(hash)];
-        segment.find(hash, is).map(|at| entry_of(segment.cells[at]))
+        self.segments[self.segment(hash)].find(hash, is).map(|(_, entry)| entry)
     }
 
     /// Adds a key that is not there. False: it has no place, since 3,584 keys share the first
@@ -159,12 +276,13 @@ impl Keys {
         let hash = hash(key);
         loop {
             let number = self.segment(hash);
-            if self.segments[number].len < FULL {
-                self.segments[number].put(cell(hash, entry));
+            let segment = &self.segments[number];
+            if segment.len() < FULL {
+                segment.put(cell(hash, entry));
                 self.len += 1;
                 return true;
             }
-            if self.segments[number].depth == DEEPEST {
+            if segment.depth() == DEEPEST {
                 return false;
             }
             self.split(number, hash);
@@ -175,69 +293,85 @@ impl Keys {
     pub(crate) fn remove(&mut self, key: u128, entry: u32) {
         let hash = hash(key);
         let number = self.segment(hash);
-        let segment = &mut self.segments[number];
-        if let Some(at) = segment.find(hash, |e| e == entry) {
+        let segment = &self.segments[number];
+        if let Some((at, _)) = segment.find(hash, |e| e == entry) {
             segment.clear(at);
             self.len -= 1;
-            if self.segments[number].len <= SPARSE / 2 {
+            if segment.len() <= SPARSE / 2 {
                 self.merge(number);
             }
         }
     }
 
+    /// In such an order that a reader finds each key at each moment, in the old segment or in a new one.
     fn split(&mut self, number: usize, hash: u32) {
-        let Segment { depth, prefix, .. } = self.segments[number];
-        if depth == self.depth {
-            self.directory = self.directory.iter().flat_map(|s| [*s, *s]).collect();
-            self.depth += 1;
+        let old = self.segments[number].clone();
+        let (depth, prefix) = (old.depth(), old.prefix());
+        if depth == self.directory.depth {
+            let places = &self.directory.places;
+            let twice = places.iter().flat_map(|s| [s.load(Relaxed); 2].map(AtomicU32::new));
+            let directory = Directory { places: twice.collect(), depth: depth + 1 };
+            self.directory = Arc::new(directory);
+            self.finder.directory.store(self.directory.clone());
         }
         debug_assert_eq!(self.segment(hash), number, "a foreign segment");
         let bit = 1 << (31 - depth);
-        let (mut low, mut high) =
+        let (low, high) =
             (Segment::new(prefix, depth + 1), Segment::new(prefix | bit, depth + 1));
-        for cell in self.segments[number].cells.iter().copied().filter(|c| *c != EMPTY) {
-            if hash_of(cell) & bit == 0 { &mut low } else { &mut high }.put(cell);
+        for cell in old.used() {
+            if hash_of(cell) & bit == 0 { &low } else { &high }.put(cell);
         }
-        self.segments[number] = low;
-        self.segments.push(high);
+        self.segments.push(Arc::new(high));
+        self.show(self.segments.len() - 1);
         self.point_to(self.segments.len() - 1);
+        self.segments[number] = Arc::new(low);
+        self.show(number);
+        old.span.store(RETIRED, Release);
     }
 
     /// Joins a nearly empty segment with its other half, and the result with its own, as far as that goes.
     fn merge(&mut self, mut number: usize) {
         loop {
-            let Segment { depth, prefix, len, .. } = self.segments[number];
-            if depth == 0 || len > SPARSE / 2 {
+            let gone = self.segments[number].clone();
+            let (depth, prefix) = (gone.depth(), gone.prefix());
+            if depth == 0 || gone.len() > SPARSE / 2 {
                 return;
             }
             let other = self.segment(prefix ^ 1 << (32 - u32::from(depth)));
-            let half = &self.segments[other];
-            if half.depth != depth || half.len + len > SPARSE {
+            let whole = &self.segments[other];
+            if whole.depth() != depth || whole.len() + gone.len() > SPARSE {
                 return;
             }
-            let gone = std::mem::replace(&mut self.segments[number], Segment::new(0, 0));
-            let whole = &mut self.segments[other];
-            gone.cells.iter().copied().filter(|c| *c != EMPTY).for_each(|c| whole.put(c));
-            (whole.depth, whole.prefix) = (depth - 1, prefix.min(whole.prefix));
+            gone.used().for_each(|c| whole.put(c));
+            whole.covers_from_now(prefix.min(whole.prefix()), depth - 1);
             self.point_to(other);
+            gone.span.store(RETIRED, Release);
             // The last one takes the number that is free now.
             let last = self.segments.len() - 1;
             self.segments.swap_remove(number);
             if number != last {
+                self.show(number);
                 self.point_to(number);
             }
+            self.finder.segments.put(last as u32, None);
             if other != last {
                 number = other;
             }
         }
     }
 
+    /// Readers find the segment under its number.
+    fn show(&self, number: usize) {
+        self.finder.segments.put(number as u32, Some(self.segments[number].clone()));
+    }
+
     /// Its places lead to the segment: they lie together.
-    fn point_to(&mut self, number: usize) {
-        let Segment { depth, prefix, .. } = self.segments[number];
-        let first = self.place(prefix);
-        let spread = 1usize << (self.depth - depth);
-        self.directory[first..first + spread].fill(number as u32);
+    fn point_to(&self, number: usize) {
+        let (depth, prefix) = (self.segments[number].depth(), self.segments[number].prefix());
+        let first = self.directory.place(prefix);
+        let spread = 1usize << (self.directory.depth - depth);
+        let places = &self.directory.places[first..first + spread];
+        places.iter().for_each(|place| place.store(number as u32, Release));
     }
 
     /// Invariants.
@@ -247,16 +381,19 @@ impl Keys {
     pub(crate) fn check(&self, key_of: impl Fn(u32) -> Option<u128>) {
         let mut all = 0;
         for (number, segment) in self.segments.iter().enumerate() {
-            let used = || segment.cells.iter().filter(|c| **c != EMPTY);
-            assert_eq!(used().count(), usize::from(segment.len), "the length of a segment");
-            assert_eq!(self.segment(segment.prefix), number, "a segment that nothing leads to");
-            all += usize::from(segment.len);
-            for cell in used() {
-                assert_eq!(self.segment(hash_of(*cell)), number, "a cell in a foreign segment");
-                let key = key_of(entry_of(*cell));
-                assert_eq!(key.map(hash), Some(hash_of(*cell)), "a cell of another key");
-                let found = segment.find(hash_of(*cell), |e| e == entry_of(*cell));
-                assert!(found.is_some(), "a cell that is not found");
+            assert_eq!(segment.used().count(), usize::from(segment.len()), "a segment's length");
+            assert_eq!(self.segment(segment.prefix()), number, "a segment that nothing leads to");
+            all += usize::from(segment.len());
+            for cell in segment.used() {
+                let hash_of = hash_of(cell);
+                assert_eq!(self.segment(hash_of), number, "a cell in a foreign segment");
+                assert!(covers(segment.span.load(Relaxed), hash_of), "a cell of a foreign span");
+                let key = key_of(entry_of(cell));
+                assert_eq!(key.map(hash), Some(hash_of), "a cell of another key");
+                let is = |entry| entry == entry_of(cell);
+                assert!(segment.find(hash_of, is).is_some(), "a cell that is not found");
+                let key = key.unwrap_or_default();
+                assert!(self.finder.find(key, is).is_some(), "a cell that readers don't find");
             }
         }
         assert_eq!(all, self.len, "the number of keys");

@@ -34,6 +34,7 @@ pub mod partition;
 mod queue;
 pub mod select;
 pub mod settings;
+mod shelf;
 pub mod time;
 pub mod trust;
 

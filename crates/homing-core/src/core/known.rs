@@ -45,7 +45,7 @@ impl SelectionCore {
         let Some(cell) = self.cell(ask.partition) else { return };
         let exact = ask.prompt.exact;
         let mut found =
-            if exact { cell.index.read().overlaps(&ask.prompt) } else { Overlaps::new() };
+            if exact { cell.reader.overlaps(&ask.prompt) } else { Overlaps::new() };
         if !ask.text.chain.is_empty() {
             let texts = cell.text.read();
             for mut o in texts.overlaps(&ask.text) {
@@ -144,7 +144,7 @@ impl SelectionCore {
         cell.expiry.store(u64::MAX, Ordering::Relaxed);
         while cell.index(|index| index.expire(now)) {}
         while cell.text(|texts| texts.expire(now)) {}
-        let ends = [cell.index.read().next_expiry(), cell.text.read().next_expiry()];
+        let ends = [cell.index.lock().next_expiry(), cell.text.read().next_expiry()];
         let next = ends.into_iter().flatten().min().map_or(u64::MAX, Time::as_micros);
         cell.expiry.fetch_min(next, Ordering::Relaxed);
         self.measure(cell);
@@ -154,13 +154,13 @@ impl SelectionCore {
     #[must_use]
     pub fn index_use(&self) -> IndexUse {
         let cells = self.cells.read();
-        let dropped = cells.iter().map(|c| c.index.read().dropped() + c.text.read().dropped());
+        let dropped = cells.iter().map(|c| c.index.lock().dropped() + c.text.read().dropped());
         IndexUse { bytes: self.index_bytes.load(Ordering::Relaxed), dropped: dropped.sum() }
     }
 
     /// Notes what a partition's indexes take.
     pub(super) fn measure(&self, cell: &Cell) {
-        let bytes = cell.index.read().bytes() + cell.text.read().bytes();
+        let bytes = cell.index.lock().bytes() + cell.text.read().bytes();
         let before = cell.bytes.swap(bytes, Ordering::Relaxed);
         // Less is more by a wrapped number; adding wraps too.
         self.index_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl SelectionCore {
                 self.index_bytes.load(Ordering::Relaxed).saturating_sub(budget - budget / SLACK);
             let largest = cells.iter().max_by_key(|c| c.bytes.load(Ordering::Relaxed));
             let Some(cell) = largest.filter(|_| over > 0) else { return };
-            let (blocks, texts) = (cell.index.read().bytes(), cell.text.read().bytes());
+            let (blocks, texts) = (cell.index.lock().bytes(), cell.text.read().bytes());
             let more = if blocks >= texts {
                 cell.index(|index| index.make_room(blocks.saturating_sub(over)))
             } else {

@@ -18,7 +18,7 @@ impl ChainIndex {
         self.sets.check(|set| self.nodes.iter().filter(|(_, n)| n.set == set).count());
         for (slot, node) in self.nodes.iter() {
             assert_ne!(node.set, SetId::EMPTY, "node {slot} is nobody's");
-            assert!(self.spaces.knows(node), "a space that is not known");
+            assert!(self.spaces.knows(&node), "a space that is not known");
         }
         for (key, lanes) in &self.numbers {
             assert!(lanes.of(Lane::Device).is_some(), "a rank without its own number");
@@ -37,7 +37,8 @@ impl ChainIndex {
         assert_eq!(self.targets.len(), numbered + self.free.len() + gone, "numbers that are lost");
         let not_device = |m: &&super::Member| m.lane != Lane::Device;
         let special = self.targets.iter().flatten().filter(not_device).count() + gone;
-        assert_eq!(self.special, special, "numbers that are not a rank's own");
+        assert_eq!(self.roster.special, special, "numbers that are not a rank's own");
+        self.check_view();
     }
 
     fn check_target(&self, number: TargetNo, lane: Lane) {

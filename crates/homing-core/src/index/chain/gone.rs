@@ -4,7 +4,7 @@
 
 use super::ChainIndex;
 use super::nodes::Slot;
-use super::sets::{SetId, TargetNo, Words, set_member};
+use super::sets::{SetId, Sets, TargetNo, Words, set_member};
 use super::spaces::Spaces;
 use crate::ids::{DpRank, WorkerId};
 
@@ -34,19 +34,20 @@ impl ChainIndex {
         let gone: Vec<_> = self.numbers.range(ranks).map(|(k, _)| *k).collect();
         gone.into_iter().for_each(|key| self.clear(key));
         self.forget_block_size_if_empty();
+        self.show();
     }
 
     pub(super) fn clear(&mut self, key: (WorkerId, DpRank)) {
         let Some(lanes) = self.numbers.remove(&key) else { return };
         for number in lanes.all() {
             let Some(member) = self.targets[number as usize].take() else { continue };
-            set_member(&mut self.masks[member.lane as usize], number, false);
+            self.roster.seat(number, member.lane, None);
             // One that holds nothing is in no set.
             if member.target.standing == 0 {
-                self.special -= usize::from(member.device != number);
+                self.roster.special -= usize::from(member.device != number);
                 self.free.push(number);
             } else {
-                self.special += usize::from(member.device == number);
+                self.roster.special += usize::from(member.device == number);
                 self.retired.push(number);
             }
         }
@@ -55,6 +56,12 @@ impl ChainIndex {
 
     /// Looks through some pages for what is left of those who have gone. True: there is more to do.
     pub fn sweep(&mut self, pages: u32) -> bool {
+        let more = self.sweep_some(pages);
+        self.show();
+        more
+    }
+
+    fn sweep_some(&mut self, pages: u32) -> bool {
         let mut sweep = match self.sweep.take() {
             Some(sweep) => sweep,
             None if self.retired.is_empty() => return false,
@@ -81,9 +88,7 @@ impl ChainIndex {
                         set = self.sets.flip(set, number);
                     }
                 }
-                if let Some(node) = self.nodes.get_mut(slot) {
-                    node.set = set;
-                }
+                self.nodes.hold(slot, set, true);
                 if set == SetId::EMPTY {
                     self.nodes.remove(slot);
                 }
@@ -94,7 +99,7 @@ impl ChainIndex {
             self.sweep = Some(sweep);
             return true;
         }
-        self.special -= sweep.numbers.len();
+        self.roster.special -= sweep.numbers.len();
         self.free.append(&mut sweep.numbers);
         self.tidy();
         !self.retired.is_empty()
@@ -105,8 +110,14 @@ impl ChainIndex {
         if self.nodes.len() == 0 {
             self.spaces = Spaces::default();
         }
-        if self.free.len() == self.targets.len() {
-            (self.free, self.targets, self.masks) = Default::default();
+        // Both or none: a reader must never look up in one set of sets what it has read in other pages.
+        if self.nodes.is_bare() && (self.nodes.pages() > 0 || !self.sets.is_bare()) {
+            self.nodes.reset();
+            self.sets = Sets::default();
+        }
+        if self.free.len() == self.targets.len() && !self.targets.is_empty() {
+            (self.free, self.targets) = Default::default();
+            self.roster.shrink(0);
         } else if self.free.len() > FEW.max(self.targets.len() / 2)
             && self.retired.is_empty()
             && self.sweep.is_none()
@@ -115,6 +126,7 @@ impl ChainIndex {
             let all = self.targets.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
             self.targets.truncate(all);
             self.targets.shrink_to(2 * all);
+            self.roster.shrink(all);
             self.free.retain(|number| usize::from(*number) < all);
             self.free.shrink_to(2 * self.free.len());
         }

@@ -2,8 +2,9 @@
 //! in, and gets one for each other way of holding a block with the first that it holds so.
 
 use super::ChainIndex;
-use super::sets::{TargetNo, set_member};
+use super::sets::TargetNo;
 use super::target::Target;
+use super::view::Seat;
 use crate::ids::{DpRank, WorkerId};
 use crate::index::event::Tier;
 
@@ -101,8 +102,8 @@ impl ChainIndex {
             let target = Target::default();
             let member = Member { key, lane, device, serial: self.serials, target };
             self.targets[number as usize] = Some(member);
-            set_member(&mut self.masks[lane as usize], number, true);
-            self.special += usize::from(lane != Lane::Device);
+            self.roster.seat(number, lane, Some(Seat { key, device, serial: self.serials }));
+            self.roster.special += usize::from(lane != Lane::Device);
             lanes.0[lane as usize] = Some(number);
             self.numbers.insert(key, lanes);
         }

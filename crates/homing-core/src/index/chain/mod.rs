@@ -6,13 +6,14 @@
 //! step is a comparison of two numbers. Prefixes that several hold are stored once, and most of their names
 //! too.
 //!
-//! * `nodes`: the prefixes;
+//! * `nodes`: the prefixes; `pages`: where they lie;
 //! * `sets`: who holds them; `spaces`: what else they are apart by;
 //! * `lanes`: what a number in a set stands for: a tier of a rank, or what it is predicted to hold;
 //! * `target`: what each of them says in its own words;
 //! * `store`, `remove`: what engines say;
 //! * `predict`: what they are about to say;
 //! * `routed`: what nobody says;
+//! * `view`: what readers see, who never wait for the one who writes; `walk`: their way along a prompt;
 //! * `overlaps`: how far a prompt goes;
 //! * `gone`: those who have gone, and what is left of them;
 //! * `room`: making some;
@@ -23,6 +24,7 @@ mod gone;
 mod lanes;
 mod nodes;
 mod overlaps;
+mod pages;
 mod predict;
 mod remove;
 mod room;
@@ -31,6 +33,8 @@ mod sets;
 mod spaces;
 mod store;
 mod target;
+mod view;
+mod walk;
 
 use super::event::{KvEvent, Tier};
 use super::naive::Applied;
@@ -40,11 +44,14 @@ use lanes::{Lane, Lanes, Member};
 use nodes::Nodes;
 use predict::Predictions;
 use room::Purge;
-use sets::{Sets, TargetNo, Words};
+use sets::{Sets, TargetNo};
 use spaces::Spaces;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use target::Target;
+use view::Roster;
+
+pub use view::ChainReader;
 
 /// The exact index of one partition.
 #[derive(Debug, Default)]
@@ -54,15 +61,13 @@ pub struct ChainIndex {
     /// In the order of ids: same seed, same run.
     numbers: BTreeMap<(WorkerId, DpRank), Lanes>,
     targets: Vec<Option<Member>>,
-    /// By [`Lane`]: whose numbers are of it.
-    masks: [Words; Lane::COUNT],
+    /// The same, for readers.
+    roster: Roster,
     /// Numbers that nobody has, nor any set.
     free: Vec<TargetNo>,
     /// Numbers that nobody has, and sets may.
     retired: Vec<TargetNo>,
     sweep: Option<Sweep>,
-    /// Numbers that are not a rank's device memory: while there are none, sets need no reading.
-    special: usize,
     serials: u64,
     predictions: Predictions,
     purge: Option<Purge>,
@@ -71,6 +76,8 @@ pub struct ChainIndex {
     block_size: Option<u32>,
     /// Nobody announces its blocks.
     nameless: bool,
+    /// What readers see.
+    reader: ChainReader,
 }
 
 impl ChainIndex {
@@ -94,7 +101,7 @@ impl ChainIndex {
         event: &KvEvent,
         blocks: Range<usize>,
     ) -> Applied {
-        match event {
+        let applied = match event {
             KvEvent::Stored(stored) => self.store((worker, rank), stored, blocks),
             KvEvent::Removed(removed) => self.remove((worker, rank), removed, blocks),
             KvEvent::Cleared => {
@@ -102,7 +109,9 @@ impl ChainIndex {
                 self.forget_block_size_if_empty();
                 Applied::Yes
             }
-        }
+        };
+        self.show();
+        applied
     }
 
     /// How many blocks a worker holds in device memory, over all its ranks (each once, whatever its
@@ -135,6 +144,7 @@ impl ChainIndex {
             + self.sets.bytes()
             + targets
             + members
+            + self.roster.bytes()
             + self.predictions.bytes()
             + self.spaces.bytes()
     }

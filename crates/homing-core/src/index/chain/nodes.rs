@@ -10,10 +10,12 @@
 //! what is cold, and where nothing is, what will be first (after the clock with counters; Corbató, "A
 //! paging experiment with the Multics system", 1968).
 
+use super::pages::{Node, Page, Pages};
 use super::sets::SetId;
 use crate::hash::{ChainHash, EngineHash};
-use crate::keys::Keys;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::keys::{Finder, Keys};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Nodes of a page: as many as a word has bits.
 pub(super) const PAGE: u32 = 64;
@@ -26,34 +28,19 @@ const RUN: usize = 8;
 const WARM: u32 = 1;
 const HEAD: u32 = 2;
 /// The same of one that was asked for.
-const HOT: u32 = 6;
-const HOT_HEAD: u32 = 8;
+pub(super) const HOT: u32 = 6;
+pub(super) const HOT_HEAD: u32 = 8;
 /// The clock goes on when so large a part of all pages was dropped.
 const PART: usize = 8;
+/// What an `Arc` takes besides.
+const COUNTS: usize = 2 * size_of::<usize>();
 
 /// The number of a node.
 pub(super) type Slot = u32;
 
-/// See the module. 24 bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
-    pub(super) chain: ChainHash,
-    /// What its engines call it, where [`Self::named`].
-    pub(super) engine: EngineHash,
-    /// Who holds it.
-    pub(super) set: SetId,
-    /// Which hash space its children are in, unless they say so themselves.
-    pub(super) space: u16,
-    /// `engine` leads here.
-    pub(super) named: bool,
-}
-
-const _: () = assert!(size_of::<Node>() == 24, "a node is three words");
-
 /// See the module.
 #[derive(Debug, Default)]
 struct Clock {
-    now: u32,
     /// The page that is looked at next.
     hand: u32,
     /// Pages that were dropped since it last went on.
@@ -63,21 +50,22 @@ struct Clock {
     level: u32,
 }
 
+/// A page, and what only its writer knows of it.
 #[derive(Debug)]
-struct Page {
+struct Kept {
+    page: Arc<Page>,
     /// Which nodes are somebody's, a bit each.
     used: u64,
     /// It is in [`Nodes::roomy`].
     listed: bool,
-    /// Until when it is warm. Readers set it, and nothing hangs on the order.
-    warm: AtomicU32,
-    nodes: [Node; PAGE as usize],
 }
 
 /// All nodes of an index.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
-    pages: Vec<Option<Box<Page>>>,
+    pages: Vec<Option<Kept>>,
+    /// The same, for readers.
+    shared: Arc<Pages>,
     /// Pages with room, each once; some may have filled, or gone, since.
     roomy: Vec<u32>,
     /// Pages that have gone.
@@ -92,12 +80,24 @@ pub(super) struct Nodes {
     removed: u64,
 }
 
-const EMPTY: Node =
-    Node { chain: ChainHash(0), engine: EngineHash(0), set: SetId::EMPTY, space: 0, named: false };
-
 impl Nodes {
+    /// What readers need: the pages, and the nodes by their prefixes.
+    pub(super) fn shared(&self) -> (&Arc<Pages>, &Arc<Finder>) {
+        (&self.shared, self.by_chain.finder())
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Nothing of it is needed: all pages are empty, and no name leads to any.
+    pub(super) fn is_bare(&self) -> bool {
+        self.len == 0 && self.ghosts.is_empty()
+    }
+
+    /// Gives all room back, where it is bare. Readers of before see nothing of what comes.
+    pub(super) fn reset(&mut self) {
+        *self = Self { removed: self.removed, ..Self::default() };
     }
 
     /// Counts those that have gone.
@@ -105,17 +105,24 @@ impl Nodes {
         self.removed
     }
 
-    /// The node, if it is somebody's.
-    pub(super) fn get(&self, slot: Slot) -> Option<&Node> {
-        let page = self.pages.get((slot / PAGE) as usize)?.as_ref()?;
-        let i = slot % PAGE;
-        (page.used >> i & 1 == 1).then(|| &page.nodes[i as usize])
+    fn kept(&self, slot: Slot) -> Option<&Kept> {
+        let kept = self.pages.get((slot / PAGE) as usize)?.as_ref()?;
+        (kept.used >> (slot % PAGE) & 1 == 1).then_some(kept)
     }
 
-    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut Node> {
-        let page = self.pages.get_mut((slot / PAGE) as usize)?.as_mut()?;
-        let i = slot % PAGE;
-        (page.used >> i & 1 == 1).then(|| &mut page.nodes[i as usize])
+    /// The node, if it is somebody's.
+    pub(super) fn get(&self, slot: Slot) -> Option<Node> {
+        Some(self.kept(slot)?.page.node(slot))
+    }
+
+    /// The node, somebody's, is held by a set from now on. `loss`: by one less than before.
+    pub(super) fn hold(&mut self, slot: Slot, set: SetId, loss: bool) {
+        let Some(kept) = self.kept(slot) else { return };
+        let loss = loss.then(|| self.shared.next_loss());
+        kept.page.hold(slot, set, loss);
+        if let Some(loss) = loss {
+            self.shared.lost(loss);
+        }
     }
 
     /// The node of a prefix; most often it lies behind `before`.
@@ -129,22 +136,12 @@ impl Nodes {
 
     /// The node that is called so.
     pub(super) fn called(&self, engine: EngineHash, before: Option<Slot>) -> Option<Slot> {
-        let is = |n: &Node| n.named && n.engine == engine;
+        let is = |n: Node| n.named && n.engine == engine;
         let next = before.map(|slot| slot + 1);
         if let Some(slot) = next.filter(|s| self.get(*s).is_some_and(is)) {
             return Some(slot);
         }
         self.by_engine.find(key(engine.0), |s| self.get(s).is_some_and(is))
-    }
-
-    /// Somebody asks for nodes of this page, with so many of its prompt before it.
-    pub(super) fn touch(&self, page: u32, before: u32) {
-        let until = self.clock.now + HOT + HOT_HEAD.saturating_sub(before);
-        if let Some(Some(page)) = self.pages.get(page as usize)
-            && page.warm.load(Ordering::Relaxed) < until
-        {
-            page.warm.store(until, Ordering::Relaxed);
-        }
     }
 
     /// A new node of a prefix that has none, behind `before` if there is room. About so many will `follow`
@@ -165,22 +162,21 @@ impl Nodes {
         if !self.by_chain.insert(key(chain.0), slot) {
             return None;
         }
-        let now = self.clock.now;
+        let now = self.shared.now.load(Relaxed);
         let until = match before.filter(|b| b / PAGE != slot / PAGE) {
             None if before.is_none() => now + WARM + HEAD,
             // In the page of the one before it.
             None => now + WARM,
             Some(before) => {
-                let page = self.pages[(before / PAGE) as usize].as_mut();
-                let until = page.map_or(0, |page| *page.warm.get_mut()).saturating_sub(1);
+                let kept = self.pages[(before / PAGE) as usize].as_ref();
+                let until = kept.map_or(0, |kept| kept.page.warm()).saturating_sub(1);
                 until.clamp(now + WARM, now + WARM + HEAD)
             }
         };
-        let page = self.pages[(slot / PAGE) as usize].as_mut()?;
-        page.used |= 1 << (slot % PAGE);
-        page.nodes[(slot % PAGE) as usize] = Node { chain, space, ..EMPTY };
-        let warm = page.warm.get_mut();
-        *warm = until.max(*warm);
+        let kept = self.pages[(slot / PAGE) as usize].as_mut()?;
+        kept.used |= 1 << (slot % PAGE);
+        kept.page.begin(slot, chain, space);
+        kept.page.warm_until(until);
         self.len += 1;
         Some(slot)
     }
@@ -188,9 +184,9 @@ impl Nodes {
     /// A node without a name is called so from now on, which nobody else is.
     pub(super) fn name(&mut self, slot: Slot, engine: EngineHash) {
         if self.by_engine.insert(key(engine.0), slot)
-            && let Some(node) = self.get_mut(slot)
+            && let Some(kept) = self.kept(slot)
         {
-            (node.engine, node.named) = (engine, true);
+            kept.page.name(slot, engine);
         }
     }
 
@@ -199,13 +195,13 @@ impl Nodes {
         let pages = self.live_pages();
         let run = follow >= RUN && self.len * 2 >= pages * PAGE as usize;
         while let Some(number) = self.roomy.last().copied().filter(|_| !run) {
-            let page = self.pages[number as usize].as_mut().filter(|p| p.used < u64::MAX);
-            if let Some(page) = page {
-                return Some(number * PAGE + (!page.used).trailing_zeros());
+            let kept = self.pages[number as usize].as_mut().filter(|p| p.used < u64::MAX);
+            if let Some(kept) = kept {
+                return Some(number * PAGE + (!kept.used).trailing_zeros());
             }
             self.roomy.pop();
-            if let Some(page) = &mut self.pages[number as usize] {
-                page.listed = false;
+            if let Some(kept) = &mut self.pages[number as usize] {
+                kept.listed = false;
             }
         }
         let number = match self.gone.pop() {
@@ -215,9 +211,12 @@ impl Nodes {
                 u32::try_from(self.pages.len() - 1).ok().filter(|n| *n < u32::MAX / PAGE - 1)?
             }
         };
-        let warm = AtomicU32::new(self.clock.now);
-        let page = Page { used: 0, listed: true, warm, nodes: [EMPTY; PAGE as usize] };
-        self.pages[number as usize] = Some(Box::new(page));
+        // A number of its own, so that it is never taken for one that lay here before.
+        let (loss, now) = (self.shared.next_loss(), self.shared.now.load(Relaxed));
+        let page = Arc::new(Page::new(loss, now));
+        self.shared.lost(loss);
+        self.shared.shelf.put(number, Some(page.clone()));
+        self.pages[number as usize] = Some(Kept { page, used: 0, listed: true });
         self.roomy.push(number);
         Some(number * PAGE)
     }
@@ -226,35 +225,36 @@ impl Nodes {
     pub(super) fn remove(&mut self, slot: Slot) {
         self.unlink(slot);
         let number = slot / PAGE;
-        let Some(Some(page)) = self.pages.get_mut(number as usize) else { return };
-        if page.used == 0 {
+        let Some(Some(kept)) = self.pages.get_mut(number as usize) else { return };
+        if kept.used == 0 {
             self.give_back(number, false);
-        } else if !page.listed {
-            page.listed = true;
+        } else if !kept.listed {
+            kept.listed = true;
             self.roomy.push(number);
-        }
-        if self.len == 0 && self.ghosts.is_empty() {
-            *self = Self { removed: self.removed, ..Self::default() };
         }
     }
 
     fn unlink(&mut self, slot: Slot) {
-        let Some(node) = self.get(slot).copied() else { return };
+        let Some(node) = self.get(slot) else { return };
         self.by_chain.remove(key(node.chain.0), slot);
         if node.named {
             self.by_engine.remove(key(node.engine.0), slot);
         }
         self.len -= 1;
         self.removed += 1;
-        if let Some(page) = &mut self.pages[(slot / PAGE) as usize] {
-            page.used &= !(1 << (slot % PAGE));
+        let loss = self.shared.next_loss();
+        if let Some(kept) = &mut self.pages[(slot / PAGE) as usize] {
+            kept.used &= !(1 << (slot % PAGE));
+            kept.page.end(slot, loss);
         }
+        self.shared.lost(loss);
     }
 
     /// An empty page goes. `ghost`: names may still lead to its nodes.
     fn give_back(&mut self, number: u32, ghost: bool) {
-        let page = self.pages[number as usize].take();
-        if page.is_some_and(|page| page.listed) {
+        let kept = self.pages[number as usize].take();
+        self.shared.shelf.put(number, None);
+        if kept.is_some_and(|kept| kept.listed) {
             self.roomy.retain(|n| *n != number);
         }
         if ghost { &mut self.ghosts } else { &mut self.gone }.push(number);
@@ -269,14 +269,15 @@ impl Nodes {
         if clock.looked > self.pages.len() {
             (clock.looked, clock.level) = (0, clock.level + 1);
         }
-        let page = self.pages.get_mut(number as usize)?.as_mut()?;
-        if *page.warm.get_mut() > clock.now + clock.level {
+        let kept = self.pages.get(number as usize)?.as_ref()?;
+        let now = &self.shared.now;
+        if kept.page.warm() > now.load(Relaxed) + clock.level {
             return None;
         }
         (clock.looked, clock.dropped) = (0, clock.dropped + 1);
         if clock.dropped >= (live / PART).max(1) {
             (clock.dropped, clock.level) = (0, clock.level.saturating_sub(1));
-            clock.now += 1;
+            now.store(now.load(Relaxed) + 1, Relaxed);
         }
         Some(number)
     }
@@ -287,7 +288,7 @@ impl Nodes {
     }
 
     /// The nodes of a page.
-    pub(super) fn of_page(&self, number: u32) -> impl Iterator<Item = (Slot, &Node)> {
+    pub(super) fn of_page(&self, number: u32) -> impl Iterator<Item = (Slot, Node)> {
         let slots = number * PAGE..(number + 1) * PAGE;
         slots.filter_map(|slot| Some((slot, self.get(slot)?)))
     }
@@ -306,9 +307,6 @@ impl Nodes {
     /// No name leads any more to the first `n` ghosts.
     pub(super) fn lay_ghosts(&mut self, n: usize) {
         self.gone.extend(self.ghosts.drain(..n));
-        if self.len == 0 && self.ghosts.is_empty() {
-            *self = Self { removed: self.removed, ..Self::default() };
-        }
     }
 
     /// Pages, with those that have gone.
@@ -321,15 +319,16 @@ impl Nodes {
     }
 
     /// Every node with its number.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Node)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, Node)> {
         (0..self.pages()).flat_map(|number| self.of_page(number))
     }
 
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         let lists = self.roomy.capacity() + self.gone.capacity() + self.ghosts.capacity();
-        self.live_pages() * size_of::<Page>()
-            + self.pages.capacity() * size_of::<Option<Box<Page>>>()
+        self.live_pages() * (size_of::<Page>() + COUNTS)
+            + self.pages.capacity() * size_of::<Option<Kept>>()
+            + self.shared.shelf.bytes()
             + lists * size_of::<u32>()
             + self.by_chain.bytes()
             + self.by_engine.bytes()
@@ -354,6 +353,6 @@ impl Nodes {
 }
 
 /// Engines' names may be small numbers: mixed, so that they spread.
-fn key(hash: u64) -> u128 {
+pub(super) fn key(hash: u64) -> u128 {
     u128::from(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ hash.rotate_left(32))
 }

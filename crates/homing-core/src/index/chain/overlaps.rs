@@ -2,10 +2,9 @@
 //! answer is where it falls out. Where ranks hold blocks in more ways than in device memory, there is such a
 //! field of bits for each: who holds every block there, or will, or in host memory at least, or anywhere.
 
-use super::ChainIndex;
 use super::lanes::Lane;
-use super::nodes::PAGE;
-use super::sets::{SetId, TargetNo, members};
+use super::sets::{TargetNo, members};
+use super::view::View;
 use crate::hash::Prompt;
 use crate::index::{Overlap, Overlaps};
 use smallvec::SmallVec;
@@ -41,68 +40,47 @@ impl Field {
     }
 }
 
-impl ChainIndex {
-    /// Each target's overlap with `prompt`.
-    #[must_use]
-    pub fn overlaps(&self, prompt: &Prompt) -> Overlaps {
-        let mut found = Overlaps::new();
-        if self.block_size != Some(prompt.block_size) {
-            return found;
-        }
-        let none = |lane: Lane| self.masks[lane as usize].iter().all(|word| *word == 0);
-        match self.special {
-            0 => self.plain(prompt, &mut found),
-            _ if none(Lane::Host) && none(Lane::Disk) => {
-                self.layered(prompt, &mut found, |words| self.near(words));
-            }
-            _ => self.layered(prompt, &mut found, |words| self.tiers(words)),
-        }
-        found.sort_unstable_by_key(|o| (o.worker, o.rank));
-        found
-    }
+/// Where each number fell out, of so many fields.
+type Ends<const N: usize> = SmallVec<[(TargetNo, [u32; N]); 8]>;
 
-    /// Calls `step` with the set of each block from the first on, where it is another than the last one's,
-    /// and how many blocks came before, until that says it is enough. How many blocks there were.
-    fn walk(&self, prompt: &Prompt, mut step: impl FnMut(SetId, u32) -> bool) -> u32 {
-        let most = (prompt.reusable_blocks() as usize).min(prompt.chain.len());
-        let (mut before, mut set, mut page) = (None, SetId::EMPTY, u32::MAX);
-        let mut pages = 0_u32;
-        let mut depth = 0;
-        for chain in &prompt.chain[..most] {
-            let Some(slot) = self.nodes.find(*chain, before) else { break };
-            let Some(node) = self.nodes.get(slot) else { break };
-            if slot / PAGE != page {
-                page = slot / PAGE;
-                self.nodes.touch(page, pages);
-                pages += 1;
-            }
-            if node.set != set {
-                set = node.set;
-                if !step(set, depth) {
-                    break;
-                }
-            }
-            before = Some(slot);
-            depth += 1;
+impl View {
+    /// Each target's overlap with `prompt`, in no order.
+    pub(super) fn overlaps(&self, prompt: &Prompt) -> Overlaps {
+        if self.block_size != Some(prompt.block_size) {
+            return Overlaps::new();
         }
-        depth
+        let none = |lane: Lane| self.roster.masks[lane as usize].iter().all(|word| *word == 0);
+        match self.roster.special {
+            0 => self.plain(prompt),
+            _ if none(Lane::Host) && none(Lane::Disk) => {
+                self.layered(prompt, |words| self.near(words))
+            }
+            _ => self.layered(prompt, |words| self.tiers(words)),
+        }
     }
 
     /// Where each number is a rank's.
-    fn plain(&self, prompt: &Prompt, found: &mut Overlaps) {
-        let mut field = Field::default();
-        let mut at = |number: TargetNo, depth: u32| {
-            if let (Some(Some(m)), 1..) = (self.targets.get(number as usize), depth) {
-                let (worker, rank) = m.key;
+    fn plain(&self, prompt: &Prompt) -> Overlaps {
+        let at = |found: &mut Overlaps, number: TargetNo, depth: u32| {
+            if let (Some(seat), 1..) = (self.roster.get(number), depth) {
+                let (worker, rank) = seat.key;
                 let (blocks, told, host, disk) = (depth, depth, 0, 0);
                 found.push(Overlap { worker, rank, blocks, told, host, disk });
             }
         };
-        let depth = self.walk(prompt, |set, depth| {
-            field.narrow(self.sets.words(set), |n| at(n, depth));
-            !field.is_empty()
-        });
-        field.narrow(&[], |n| at(n, depth));
+        let begin = || (Field::default(), Overlaps::new());
+        let ((mut field, mut found), walked) =
+            self.walk(prompt, begin, |(field, found), words, depth| {
+                field.narrow(words, |n| at(found, n, depth));
+                !field.is_empty()
+            });
+        field.narrow(&[], |n| at(&mut found, n, walked.depth));
+        if walked.believed < walked.depth {
+            found.iter_mut().for_each(|o| o.blocks = o.blocks.min(walked.believed));
+            found.iter_mut().for_each(|o| o.told = o.blocks);
+            found.retain(|o| o.blocks > 0);
+        }
+        found
     }
 
     /// Where ranks hold blocks in several ways: `fold` makes a set into who holds it in the first, in the
@@ -110,13 +88,11 @@ impl ChainIndex {
     fn layered<const N: usize>(
         &self,
         prompt: &Prompt,
-        found: &mut Overlaps,
         fold: impl Fn(&[u64]) -> [Alive; N],
-    ) {
+    ) -> Overlaps {
         // By where each fell out of each field.
-        let mut ends: SmallVec<[(TargetNo, [u32; N]); 8]> = SmallVec::new();
-        let mut fields: [Field; N] = std::array::from_fn(|_| Field::default());
-        let mut narrow = |fields: &mut [Field; N], words: &[Alive; N], depth: u32| {
+        let begin = || (Ends::<N>::new(), std::array::from_fn(|_| Field::default()));
+        let narrow = |(ends, fields): &mut (Ends<N>, [Field; N]), words: &[Alive; N], depth: u32| {
             for (i, (field, words)) in fields.iter_mut().zip(words).enumerate() {
                 field.narrow(words, |n| match ends.iter_mut().find(|(who, _)| *who == n) {
                     Some((_, end)) => end[i..].fill(depth),
@@ -124,25 +100,28 @@ impl ChainIndex {
                 });
             }
         };
-        let depth = self.walk(prompt, |set, depth| {
-            let words = fold(self.sets.words(set));
+        let (mut state, walked) = self.walk(prompt, begin, |state, words, depth| {
+            let words = fold(words);
             if depth == 0 {
                 // Who holds the first block anywhere is in, and may fall out at once.
-                narrow(&mut fields, &std::array::from_fn(|_| words[N - 1].clone()), 0);
+                narrow(state, &std::array::from_fn(|_| words[N - 1].clone()), 0);
             }
-            narrow(&mut fields, &words, depth);
-            !fields[N - 1].is_empty()
+            narrow(state, &words, depth);
+            !state.1[N - 1].is_empty()
         });
-        narrow(&mut fields, &std::array::from_fn(|_| Alive::new()), depth);
-        for (number, end) in ends.into_iter().filter(|(_, end)| end[N - 1] > 0) {
-            if let Some(Some(m)) = self.targets.get(number as usize) {
-                let (worker, rank) = m.key;
+        narrow(&mut state, &std::array::from_fn(|_| Alive::new()), walked.depth);
+        let mut found = Overlaps::new();
+        for (number, end) in state.0 {
+            let end = end.map(|depth| depth.min(walked.believed));
+            if let Some(seat) = self.roster.get(number).filter(|_| end[N - 1] > 0) {
+                let (worker, rank) = seat.key;
                 let (told, blocks) = (end[0], end[1]);
                 let behind = |i: usize| if i < N { end[i] - end[i - 1] } else { 0 };
                 let (host, disk) = (behind(2), behind(3));
                 found.push(Overlap { worker, rank, blocks, told, host, disk });
             }
         }
+        found
     }
 
     /// The ranks that hold a block in device memory; and those that do or will. Those who have gone are in no
@@ -165,15 +144,15 @@ impl ChainIndex {
     }
 
     fn of<'a>(&'a self, words: &'a [u64], lane: Lane) -> impl Iterator<Item = u64> + 'a {
-        words.iter().zip(&self.masks[lane as usize]).map(|(a, b)| a & b)
+        words.iter().zip(&self.roster.masks[lane as usize]).map(|(a, b)| a & b)
     }
 
     /// Adds the ranks whose numbers of this lane are in the set.
     fn add_ranks(&self, ranks: &mut Alive, words: &[u64], lane: Lane) {
         for (i, word) in self.of(words, lane).enumerate().filter(|(_, w)| *w != 0) {
             for bit in members(&[word]) {
-                let member = self.targets.get(i * 64 + bit as usize);
-                let Some(rank) = member.and_then(|m| Some(m.as_ref()?.device)) else { continue };
+                let seat = self.roster.get((i * 64) as TargetNo + bit);
+                let Some(rank) = seat.map(|seat| seat.device) else { continue };
                 let at = rank as usize / 64;
                 if ranks.len() <= at {
                     ranks.resize(at + 1, 0);

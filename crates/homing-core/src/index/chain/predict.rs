@@ -70,15 +70,13 @@ impl ChainIndex {
         let Some(device) = lanes.of(Lane::Device) else { return };
         let mut new = Vec::new();
         self.hold_unnamed(number, Some(device), prompt, from, |chain| new.push(chain));
-        let Some(Some(member)) = self.targets.get(number as usize) else { return };
-        if new.is_empty() {
-            return;
-        }
+        let serial = self.targets.get(number as usize).and_then(Option::as_ref).map(|m| m.serial);
+        let Some(serial) = serial.filter(|_| !new.is_empty()) else { return self.show() };
         let until = self.predictions.queue.back().map_or(until, |last| last.until.max(until));
-        let serial = member.serial;
         self.predictions.blocks += new.len();
         self.predictions.queue.push_back(Prediction { until, number, serial, blocks: new.into() });
         while self.predictions.blocks > self.predictions.most && self.end_first().is_some() {}
+        self.show();
     }
 
     /// When the first prediction ends.
@@ -92,6 +90,7 @@ impl ChainIndex {
     pub fn expire(&mut self, now: Time) -> bool {
         if self.next_expiry().is_some_and(|until| until <= now) {
             self.end_first();
+            self.show();
         }
         self.next_expiry().is_some_and(|until| until <= now)
     }

@@ -85,9 +85,10 @@ impl ChainIndex {
 
     /// The target holds the prefix no longer.
     pub(super) fn leave(&mut self, number: TargetNo, slot: Slot) {
-        let Some(node) = self.nodes.get_mut(slot) else { return };
-        node.set = self.sets.flip(node.set, number);
-        if node.set == SetId::EMPTY {
+        let Some(node) = self.nodes.get(slot) else { return };
+        let set = self.sets.flip(node.set, number);
+        self.nodes.hold(slot, set, true);
+        if set == SetId::EMPTY {
             self.nodes.remove(slot);
             self.tidy();
         }

@@ -36,6 +36,12 @@ impl ChainIndex {
 
     /// One step towards `goal` bytes. True: there is more to do.
     pub fn make_room(&mut self, goal: usize) -> bool {
+        let more = self.one_step(goal);
+        self.show();
+        more
+    }
+
+    fn one_step(&mut self, goal: usize) -> bool {
         if self.purge.is_some() {
             self.purge_some();
             return true;
@@ -123,5 +129,6 @@ impl ChainIndex {
         let ghosts = purge.ghosts;
         self.purge = None;
         self.nodes.lay_ghosts(ghosts);
+        self.tidy();
     }
 }

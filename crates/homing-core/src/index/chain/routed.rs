@@ -12,19 +12,25 @@ impl ChainIndex {
     /// An index without names, of blocks of so many tokens.
     #[must_use]
     pub(in crate::index) fn nameless(block_size: u32) -> Self {
-        Self { nameless: true, block_size: Some(block_size), ..Self::default() }
+        let mut index =
+            Self { nameless: true, block_size: Some(block_size), ..Self::default() };
+        index.show();
+        index
     }
 
     /// The rank holds all blocks of the prompt. False: there is no room for some of them.
     pub(in crate::index) fn put(&mut self, key: (WorkerId, DpRank), prompt: &Prompt) -> bool {
         let Some((_, number)) = self.lanes(key, Lane::Device) else { return false };
-        self.hold_unnamed(number, None, prompt, 0, |_| {})
+        let all = self.hold_unnamed(number, None, prompt, 0, |_| {});
+        self.show();
+        all
     }
 
     /// The rank holds this block no longer.
     pub(in crate::index) fn take(&mut self, key: (WorkerId, DpRank), chain: ChainHash) {
         if let Some(number) = self.numbers.get(&key).and_then(|lanes| lanes.of(Lane::Device)) {
             self.let_go(number, chain, None);
+            self.show();
         }
     }
 
@@ -45,7 +51,7 @@ impl ChainIndex {
             let left = prompt.chain.len() - i;
             let known = self.nodes.find(*chain, before);
             let slot = known.or_else(|| self.nodes.insert(*chain, space, before, left));
-            let Some((slot, node)) = slot.and_then(|s| Some((s, *self.nodes.get(s)?))) else {
+            let Some((slot, node)) = slot.and_then(|s| Some((s, self.nodes.get(s)?))) else {
                 return false;
             };
             before = Some(slot);
@@ -54,9 +60,7 @@ impl ChainIndex {
                 continue;
             }
             let set = self.sets.flip(node.set, number);
-            if let Some(node) = self.nodes.get_mut(slot) {
-                node.set = set;
-            }
+            self.nodes.hold(slot, set, false);
             if let Some(target) = self.target_mut(number) {
                 target.standing += 1;
             }

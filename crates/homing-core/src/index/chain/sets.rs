@@ -1,9 +1,16 @@
 //! Sets of targets, each distinct one stored once: blocks that are held by the same targets, which is
 //! what most neighbours are, share one set, and comparing two of them is comparing two numbers.
+//!
+//! Readers look at a set while others are made and dropped: one that they look at stays whole, and whether its
+//! number was another one's meanwhile they tell by [`Shared::reused`].
 
+use crate::shelf::{Found, Shelf};
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// The number of a target.
 pub(super) type TargetNo = u16;
@@ -15,24 +22,56 @@ pub(super) struct SetId(u32);
 impl SetId {
     /// The one that nobody is in.
     pub(super) const EMPTY: Self = Self(0);
+
+    pub(super) fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// A bit a target, without zero words at the end.
 pub(super) type Words = SmallVec<[u64; 2]>;
 
+/// What an `Arc` takes besides.
+const COUNTS: usize = 2 * size_of::<usize>();
+
 #[derive(Debug)]
 struct Entry {
-    words: Words,
+    words: Arc<Words>,
     /// Nodes that have it.
     users: usize,
+}
+
+/// What readers see of all sets.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    shelf: Shelf<Words>,
+    reused: AtomicU64,
+}
+
+impl Shared {
+    /// How often a number was given to another set: as long as it is the same, so is the set of each number
+    /// that a node has.
+    pub(super) fn reused(&self) -> u64 {
+        self.reused.load(Acquire)
+    }
+
+    /// Who is in the set of this number now.
+    pub(super) fn look(&self, set: SetId) -> Option<Found<Words>> {
+        self.shelf.look(set.0)
+    }
 }
 
 /// All sets of an index.
 #[derive(Debug)]
 pub(super) struct Sets {
     entries: Vec<Entry>,
+    shared: Arc<Shared>,
     free: Vec<u32>,
-    by_words: HashMap<Words, u32, FixedState>,
+    by_words: HashMap<Arc<Words>, u32, FixedState>,
     /// Bytes of the words that don't fit their entries.
     spilled: usize,
     /// The last change: neighbours change alike.
@@ -41,13 +80,18 @@ pub(super) struct Sets {
 
 impl Default for Sets {
     fn default() -> Self {
-        let empty = Entry { words: Words::new(), users: 0 };
-        let (free, by_words, last) = Default::default();
-        Self { entries: vec![empty], free, by_words, spilled: 0, last }
+        let empty = Entry { words: Arc::default(), users: 0 };
+        let (free, by_words, last, shared) = Default::default();
+        Self { entries: vec![empty], shared, free, by_words, spilled: 0, last }
     }
 }
 
 impl Sets {
+    /// What readers need.
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     pub(super) fn words(&self, set: SetId) -> &[u64] {
         &self.entries[set.0 as usize].words
     }
@@ -72,7 +116,7 @@ impl Sets {
     }
 
     fn flipped(&mut self, set: SetId, target: TargetNo) -> SetId {
-        let mut words = self.entries[set.0 as usize].words.clone();
+        let mut words = Words::clone(&self.entries[set.0 as usize].words);
         let at = target as usize / 64;
         if words.len() <= at {
             words.resize(at + 1, 0);
@@ -88,10 +132,14 @@ impl Sets {
             return SetId(*known);
         }
         self.spilled += spilled(&words);
+        let words = Arc::new(words);
         let entry = Entry { words: words.clone(), users: 0 };
         let number = match self.free.pop() {
             Some(number) => {
                 self.entries[number as usize] = entry;
+                // Before readers can find it.
+                let reused = &self.shared.reused;
+                reused.store(reused.load(Relaxed) + 1, Release);
                 number
             }
             None => {
@@ -99,6 +147,7 @@ impl Sets {
                 (self.entries.len() - 1) as u32
             }
         };
+        self.shared.shelf.put(number, Some(words.clone()));
         self.by_words.insert(words, number);
         SetId(number)
     }
@@ -113,21 +162,26 @@ impl Sets {
         if entry.users == 0 {
             let words = std::mem::take(&mut entry.words);
             self.spilled -= spilled(&words);
-            self.by_words.remove(&words);
+            self.by_words.remove(&*words);
+            self.shared.shelf.put(set.0, None);
             self.free.push(set.0);
             self.last = None;
         }
-        if self.by_words.is_empty() {
-            *self = Self::default();
-        }
+    }
+
+    /// Nothing was ever kept in it.
+    pub(super) fn is_bare(&self) -> bool {
+        self.entries.len() == 1
     }
 
     /// Bytes that it takes, about.
     pub(super) fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
             + self.free.capacity() * size_of::<u32>()
-            + 2 * self.spilled
-            + self.by_words.capacity() * size_of::<(Words, u32)>()
+            + self.spilled
+            + self.by_words.len() * (size_of::<Words>() + COUNTS)
+            + self.by_words.capacity() * size_of::<(Arc<Words>, u32)>()
+            + self.shared.shelf.bytes()
     }
 
     /// Invariants; `users` counts the nodes that have a set.
@@ -139,8 +193,10 @@ impl Sets {
             let free = self.free.contains(&(number as u32));
             assert_eq!(entry.users == 0, free, "a set that nobody has and nobody frees");
             assert_eq!(entry.users, users(SetId(number as u32)), "the users of a set");
-            let found = self.by_words.get(&entry.words).copied();
+            let found = self.by_words.get(&*entry.words).copied();
             assert!(free || found == Some(number as u32), "a set that is not found");
+            let shown = self.shared.look(SetId(number as u32)).and_then(|w| w.as_ref().cloned());
+            assert!(free || shown.is_some_and(|w| Arc::ptr_eq(&w, &entry.words)), "readers' set");
         }
         let sum: usize = self.entries.iter().map(|e| spilled(&e.words)).sum();
         assert_eq!(sum, self.spilled, "words beside their entries");

@@ -2,7 +2,7 @@
 //! go with tenants and sessions: where all numbers are taken, those that no node has any more are found.
 
 use super::ChainIndex;
-use super::nodes::Node;
+use super::pages::Node;
 use super::target::Map;
 use crate::hash::HashSpace;
 

@@ -187,7 +187,7 @@ impl ChainIndex {
                 Place { chain, space, before: None, follow }
             }
             Parent::Stands(parent) => {
-                let node = *self.nodes.get(parent)?;
+                let node = self.nodes.get(parent)?;
                 let space = own.unwrap_or(self.spaces.of(&node));
                 let chain = node.chain.then(space.local(tokens));
                 Place { chain, space, before: Some(parent), follow }
@@ -226,7 +226,7 @@ impl ChainIndex {
 
     fn place_of(&self, slot: Slot) -> Option<Place> {
         let node = self.nodes.get(slot)?;
-        let space = self.spaces.of(node);
+        let space = self.spaces.of(&node);
         Some(Place { chain: node.chain, space, before: slot.checked_sub(1), follow: 0 })
     }
 
@@ -246,7 +246,7 @@ impl ChainIndex {
                 }
                 while let Some(child) = self.target(number).and_then(|t| t.child(parent)) {
                     let orphan = self.target_mut(number).and_then(|t| t.stop_waiting(child));
-                    let Some((orphan, node)) = orphan.zip(self.nodes.get(slot).copied()) else {
+                    let Some((orphan, node)) = orphan.zip(self.nodes.get(slot)) else {
                         break;
                     };
                     let space = orphan.own.unwrap_or(self.spaces.of(&node));
@@ -274,10 +274,10 @@ impl ChainIndex {
             Some(slot) => slot,
             None => self.nodes.insert(place.chain, space, place.before, place.follow)?,
         };
-        let mut node = *self.nodes.get(slot)?;
+        let mut node = self.nodes.get(slot)?;
         if !node.named && called.unwrap_or_else(|| self.nodes.called(hash, None)).is_none() {
             self.nodes.name(slot, hash);
-            node = *self.nodes.get(slot)?;
+            node = self.nodes.get(slot)?;
         }
         if !(node.named && node.engine == hash) {
             self.rename(number);
@@ -297,7 +297,7 @@ impl ChainIndex {
         }
         if !held {
             let set = self.sets.flip(node.set, number);
-            self.nodes.get_mut(slot)?.set = set;
+            self.nodes.hold(slot, set, false);
         }
         Some(slot)
     }

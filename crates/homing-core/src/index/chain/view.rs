@@ -1,0 +1,161 @@
+//! What readers see of an index. One thread writes it, and any number read it meanwhile: they take the view
+//! that is shown, and look nodes and sets up in what the writer goes on to change. None ever waits for it, be
+//! it in the middle of a long event, and none sees what it has only half done: `walk` says how.
+
+use super::ChainIndex;
+use super::lanes::Lane;
+use super::pages::Pages;
+use super::sets::{Shared, TargetNo, Words, set_member};
+use crate::hash::Prompt;
+use crate::ids::{DpRank, WorkerId};
+use crate::index::Overlaps;
+use crate::keys::Finder;
+use arc_swap::ArcSwap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Whose a number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub(super) key: (WorkerId, DpRank),
+    /// The number of the rank's device memory.
+    pub(super) device: TargetNo,
+    /// Tells it from whoever else has the number another time.
+    pub(super) serial: u64,
+}
+
+/// Whose which number is. A changed one is shown as a copy: ranks come and go seldom.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Roster {
+    seats: Vec<Option<Seat>>,
+    /// By [`Lane`]: whose numbers are of it.
+    pub(super) masks: [Words; Lane::COUNT],
+    /// Numbers that are not a rank's device memory: while there are none, sets need no reading.
+    pub(super) special: usize,
+    /// Changes so far.
+    changes: u64,
+}
+
+impl Roster {
+    pub(super) fn get(&self, number: TargetNo) -> Option<&Seat> {
+        self.seats.get(number as usize)?.as_ref()
+    }
+
+    pub(super) fn seat(&mut self, number: TargetNo, lane: Lane, seat: Option<Seat>) {
+        let at = number as usize;
+        if self.seats.len() <= at {
+            self.seats.resize(at + 1, None);
+        }
+        set_member(&mut self.masks[lane as usize], number, seat.is_some());
+        self.seats[at] = seat;
+        self.changes += 1;
+    }
+
+    /// Nobody has a number of so many or more.
+    pub(super) fn shrink(&mut self, numbers: usize) {
+        self.seats.truncate(numbers);
+        self.seats.shrink_to(2 * numbers);
+        if numbers == 0 {
+            self.masks = Default::default();
+        }
+        self.changes += 1;
+    }
+
+    /// Bytes that it takes, with the copy that is shown.
+    pub(super) fn bytes(&self) -> usize {
+        2 * self.seats.capacity() * size_of::<Option<Seat>>()
+    }
+}
+
+/// All that a look-up needs. What is in it stays, and is written on; what takes its place is shown anew.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    pub(super) block_size: Option<u32>,
+    pub(super) roster: Arc<Roster>,
+    /// The nodes, and who finds them; and the sets that these nodes have.
+    pub(super) pages: Arc<Pages>,
+    pub(super) chains: Arc<Finder>,
+    pub(super) sets: Arc<Shared>,
+}
+
+/// Looks prompts up in an index that another thread writes, and never waits for it. A clone reads the same.
+#[derive(Clone, Debug, Default)]
+pub struct ChainReader {
+    shown: Arc<ArcSwap<View>>,
+}
+
+impl ChainReader {
+    /// Each target's overlap with `prompt`: as it was at one moment during the call, or less where what was
+    /// read went away over and over.
+    #[must_use]
+    pub fn overlaps(&self, prompt: &Prompt) -> Overlaps {
+        let view = self.shown.load();
+        let mut found = view.overlaps(prompt);
+        let now = self.shown.load();
+        if !Arc::ptr_eq(&view.roster, &now.roster) {
+            // Whoever has departed meanwhile is left out; who has its number since holds nothing of this.
+            let stays = view.roster.seats.iter().zip(&now.roster.seats).filter(|(a, b)| a == b);
+            let stays: BTreeSet<_> = stays.filter_map(|(seat, _)| Some(seat.as_ref()?.key)).collect();
+            found.retain(|o| stays.contains(&(o.worker, o.rank)));
+        }
+        found.sort_unstable_by_key(|o| (o.worker, o.rank));
+        found
+    }
+}
+
+impl ChainIndex {
+    /// For those who look prompts up while this is written.
+    #[must_use]
+    pub fn reader(&self) -> ChainReader {
+        self.reader.clone()
+    }
+
+    /// Each target's overlap with `prompt`.
+    #[must_use]
+    pub fn overlaps(&self, prompt: &Prompt) -> Overlaps {
+        self.reader.overlaps(prompt)
+    }
+
+    /// Readers see from now on what has taken another's place: each call that changes anything ends with it.
+    pub(super) fn show(&mut self) {
+        let (pages, chains) = self.nodes.shared();
+        let shown = self.reader.shown.load();
+        let same_roster = shown.roster.changes == self.roster.changes
+            && shown.roster.special == self.roster.special;
+        if same_roster
+            && shown.block_size == self.block_size
+            && Arc::ptr_eq(&shown.pages, pages)
+            && Arc::ptr_eq(&shown.sets, self.sets.shared())
+        {
+            return;
+        }
+        let roster = if same_roster { &shown.roster } else { &Arc::new(self.roster.clone()) };
+        self.reader.shown.store(Arc::new(View {
+            block_size: self.block_size,
+            roster: roster.clone(),
+            pages: pages.clone(),
+            chains: chains.clone(),
+            sets: self.sets.shared().clone(),
+        }));
+    }
+
+    /// Invariants of what is shown.
+    ///
+    /// # Panics
+    /// When one is violated.
+    pub(super) fn check_view(&self) {
+        let shown = self.reader.shown.load();
+        let (pages, chains) = self.nodes.shared();
+        let never = self.nodes.pages() == 0 && self.numbers.is_empty();
+        assert!(never || Arc::ptr_eq(&shown.pages, pages), "readers see other pages");
+        assert!(never || Arc::ptr_eq(&shown.chains, chains), "readers see other prefixes");
+        assert!(never || Arc::ptr_eq(&shown.sets, self.sets.shared()), "readers see other sets");
+        assert_eq!(shown.block_size, self.block_size, "the block size that readers see");
+        assert_eq!(shown.roster.special, self.roster.special, "readers' special numbers");
+        for number in 0..=self.targets.len() as TargetNo {
+            let member = self.targets.get(number as usize).and_then(Option::as_ref);
+            let seat = member.map(|m| Seat { key: m.key, device: m.device, serial: m.serial });
+            assert_eq!(shown.roster.get(number), seat.as_ref(), "whose a number is");
+        }
+    }
+}
