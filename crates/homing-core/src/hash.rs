@@ -56,17 +56,24 @@ impl HashSpace {
     /// The hash of one block's tokens.
     #[must_use]
     pub fn local(self, tokens: &[u32]) -> LocalHash {
-        // Blocks are short (16..256 tokens): the bytes fit a stack buffer, and longer ones are rare.
-        let mut stack = [0u8; 1024];
-        let n = tokens.len() * 4;
-        if let Some(bytes) = stack.get_mut(..n) {
-            for (chunk, t) in bytes.chunks_exact_mut(4).zip(tokens) {
-                chunk.copy_from_slice(&t.to_le_bytes());
+        // Blocks are short (16..256 tokens): the bytes fit a stack buffer, and longer ones are rare. To clear
+        // one for 256 takes as long as to hash 16.
+        match tokens.len() {
+            0..=16 => self.on_stack::<64>(tokens),
+            17..=256 => self.on_stack::<1024>(tokens),
+            _ => {
+                let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+                LocalHash(xxh3_64_with_seed(&bytes, self.0))
             }
-            return LocalHash(xxh3_64_with_seed(bytes, self.0));
         }
-        let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
-        LocalHash(xxh3_64_with_seed(&bytes, self.0))
+    }
+
+    fn on_stack<const BYTES: usize>(self, tokens: &[u32]) -> LocalHash {
+        let mut stack = [0u8; BYTES];
+        for (chunk, t) in stack.chunks_exact_mut(4).zip(tokens) {
+            chunk.copy_from_slice(&t.to_le_bytes());
+        }
+        LocalHash(xxh3_64_with_seed(&stack[..tokens.len() * 4], self.0))
     }
 
     /// The hashes of every *full* block of `tokens`, in order.

@@ -13,10 +13,10 @@
 //! stays whole, and they notice where a cell may have slipped past them, and look again.
 
 use crate::shelf::Shelf;
-use arc_swap::ArcSwap;
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 /// Cells of a segment, as a power of two.
 const BITS: u32 = 12;
@@ -46,24 +46,28 @@ struct Segment {
     len: AtomicU32,
 }
 
-/// By the first `depth` bits of the hash: the segment.
-#[derive(Debug)]
+/// By the first `depth` bits of the hash: the segment. Readers of the last one, which was half as long, notice
+/// that it leads them astray.
+#[derive(Debug, Default)]
 struct Directory {
-    places: Box<[AtomicU32]>,
-    depth: u8,
+    depth: AtomicU8,
+    /// By depth. Those before the last are only kept: they take as much as that one.
+    places: [OnceLock<Box<[AtomicU32]>>; DEEPEST as usize + 1],
 }
 
 /// Where readers look keys up, who never wait for the one who changes them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Finder {
-    directory: ArcSwap<Directory>,
+    directory: Directory,
     segments: Shelf<Segment>,
 }
 
 /// See the module. It belongs to one writer; [`Finder`] is for others.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    directory: Arc<Directory>,
+    /// By the first `depth` bits of the hash: the segment.
+    directory: Vec<u32>,
+    depth: u8,
     segments: Vec<Arc<Segment>>,
     finder: Arc<Finder>,
     len: usize,
@@ -98,13 +102,31 @@ fn covers(span: u64, hash: u32) -> bool {
     span != RETIRED && u64::from(hash ^ prefix) >> (32 - u32::from(depth)) == 0
 }
 
+/// A shift by all 32 bits has no meaning: widened.
+fn place(hash: u32, depth: u8) -> usize {
+    (u64::from(hash) >> (32 - u32::from(depth))) as usize
+}
+
 impl Directory {
-    fn place(&self, hash: u32) -> usize {
-        (u64::from(hash) >> (32 - u32::from(self.depth))) as usize
+    fn segment(&self, hash: u32) -> Option<u32> {
+        let depth = self.depth.load(Acquire);
+        let places = self.places.get(usize::from(depth))?.get()?;
+        Some(places.get(place(hash, depth))?.load(Acquire))
     }
 
-    fn segment(&self, hash: u32) -> u32 {
-        self.places[self.place(hash)].load(Acquire)
+    /// Another one takes its place, of twice the length.
+    fn grow(&self, depth: u8, places: &[u32]) {
+        let places = places.iter().map(|number| AtomicU32::new(*number)).collect();
+        // Each depth comes once in the life of a table: no directory ever shrinks.
+        let fresh = self.places[usize::from(depth)].set(places).is_ok();
+        debug_assert!(fresh, "a directory that has been");
+        self.depth.store(depth, Release);
+    }
+
+    fn point(&self, depth: u8, range: Range<usize>, number: u32) {
+        if let Some(places) = self.places[usize::from(depth)].get() {
+            places[range].iter().for_each(|place| place.store(number, Release));
+        }
     }
 }
 
@@ -194,7 +216,7 @@ impl Finder {
     pub(crate) fn find(&self, key: u128, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = hash(key);
         for _ in 0..TRIES {
-            let number = self.directory.load().segment(hash);
+            let number = self.directory.segment(hash)?;
             let found = self.segments.look(number)?;
             let Some(segment) = &*found else { continue };
             let moves = segment.moves.load(Acquire);
@@ -210,14 +232,6 @@ impl Finder {
     }
 }
 
-impl Default for Finder {
-    /// One that finds nothing.
-    fn default() -> Self {
-        let directory = Directory { places: Box::new([AtomicU32::new(0)]), depth: 0 };
-        Self { directory: ArcSwap::from_pointee(directory), segments: Shelf::default() }
-    }
-}
-
 impl Default for Keys {
     fn default() -> Self {
         Self::new()
@@ -227,8 +241,10 @@ impl Default for Keys {
 impl Keys {
     pub(crate) fn new() -> Self {
         let finder = Finder::default();
+        finder.directory.grow(0, &[0]);
         let keys = Self {
-            directory: finder.directory.load_full(),
+            directory: vec![0],
+            depth: 0,
             segments: vec![Arc::new(Segment::new(0, 0))],
             finder: Arc::new(finder),
             len: 0,
@@ -250,12 +266,12 @@ impl Keys {
     pub(crate) fn bytes(&self) -> usize {
         self.segments.len() * size_of::<Segment>()
             + self.segments.capacity() * size_of::<Arc<Segment>>()
-            + self.directory.places.len() * size_of::<u32>()
+            + (self.directory.capacity() + 2 * self.directory.len()) * size_of::<u32>()
             + self.finder.segments.bytes()
     }
 
     fn segment(&self, hash: u32) -> usize {
-        self.directory.segment(hash) as usize
+        self.directory[place(hash, self.depth)] as usize
     }
 
     /// Brings what [`Self::find`] will read of a key near the processor. What it returns says nothing.
@@ -307,12 +323,10 @@ impl Keys {
     fn split(&mut self, number: usize, hash: u32) {
         let old = self.segments[number].clone();
         let (depth, prefix) = (old.depth(), old.prefix());
-        if depth == self.directory.depth {
-            let places = &self.directory.places;
-            let twice = places.iter().flat_map(|s| [s.load(Relaxed); 2].map(AtomicU32::new));
-            let directory = Directory { places: twice.collect(), depth: depth + 1 };
-            self.directory = Arc::new(directory);
-            self.finder.directory.store(self.directory.clone());
+        if depth == self.depth {
+            self.directory = self.directory.iter().flat_map(|s| [*s, *s]).collect();
+            self.depth += 1;
+            self.finder.directory.grow(self.depth, &self.directory);
         }
         debug_assert_eq!(self.segment(hash), number, "a foreign segment");
         let bit = 1 << (31 - depth);
@@ -366,12 +380,12 @@ impl Keys {
     }
 
     /// Its places lead to the segment: they lie together.
-    fn point_to(&self, number: usize) {
+    fn point_to(&mut self, number: usize) {
         let (depth, prefix) = (self.segments[number].depth(), self.segments[number].prefix());
-        let first = self.directory.place(prefix);
-        let spread = 1usize << (self.directory.depth - depth);
-        let places = &self.directory.places[first..first + spread];
-        places.iter().for_each(|place| place.store(number as u32, Release));
+        let first = place(prefix, self.depth);
+        let range = first..first + (1usize << (self.depth - depth));
+        self.directory[range.clone()].fill(number as u32);
+        self.finder.directory.point(self.depth, range, number as u32);
     }
 
     /// Invariants.
@@ -405,6 +419,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn it_grows_and_shrinks_and_finds_everything_on_the_way() {
@@ -455,6 +470,34 @@ mod tests {
         keys.remove(key(0), 0);
         assert!(keys.insert(key(0), 0));
         keys.check(|e| Some(if e == 9_999 { 1 } else { key(u128::from(e)) }));
+    }
+
+    /// Whatever comes and goes around them, keys that stay are found by readers.
+    #[test]
+    fn readers_find_what_stays_while_the_table_grows_and_shrinks() {
+        const STAY: u32 = 2_000;
+        let key = |i: u32| u128::from(i).wrapping_mul(0x1234_5678_9abc_def1_0fed_cba9_8765_4321);
+        let mut keys = Keys::new();
+        (0..STAY).for_each(|i| assert!(keys.insert(key(i), i)));
+        let (finder, over) = (keys.finder().clone(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let read = || {
+                while !over.load(Relaxed) {
+                    for i in 0..STAY {
+                        assert_eq!(finder.find(key(i), |e| e == i), Some(i));
+                        assert_eq!(finder.find(key(i + 900_000), |e| e == i + 900_000), None);
+                    }
+                }
+            };
+            let readers = [scope.spawn(read), scope.spawn(read)];
+            for round in 1..6 {
+                (STAY..round * 20_000).for_each(|i| assert!(keys.insert(key(i), i)));
+                (STAY..round * 20_000).for_each(|i| keys.remove(key(i), i));
+            }
+            over.store(true, Relaxed);
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
+        keys.check(|e| Some(key(e)));
     }
 
     proptest! {

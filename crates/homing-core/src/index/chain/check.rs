@@ -50,7 +50,7 @@ impl ChainIndex {
                 assert_eq!(held.len(), target.standing, "blocks that stand");
                 assert!(copies.values().all(|n| *n > 0));
                 for hash in held.values().filter(|_| lane != Lane::Predicted && !self.nameless) {
-                    let called = self.nodes.called(*hash, None);
+                    let called = self.nodes.called(*hash);
                     assert!(self.standing(number, *hash, called).is_some(), "a name of its own");
                 }
             }

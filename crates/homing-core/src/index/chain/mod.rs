@@ -10,7 +10,7 @@
 //! * `sets`: who holds them; `spaces`: what else they are apart by;
 //! * `lanes`: what a number in a set stands for: a tier of a rank, or what it is predicted to hold;
 //! * `target`: what each of them says in its own words;
-//! * `store`, `remove`: what engines say;
+//! * `store`, `remove`: what engines say; `ahead`: so that they don't wait for memory block by block;
 //! * `predict`: what they are about to say;
 //! * `routed`: what nobody says;
 //! * `view`: what readers see, who never wait for the one who writes; `walk`: their way along a prompt;
@@ -19,6 +19,7 @@
 //! * `room`: making some;
 //! * `check`: what must always be true.
 
+mod ahead;
 mod check;
 mod gone;
 mod lanes;
@@ -48,8 +49,9 @@ use sets::{Sets, TargetNo};
 use spaces::Spaces;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use target::Target;
-use view::Roster;
+use view::{Roster, View};
 
 pub use view::ChainReader;
 
@@ -76,7 +78,8 @@ pub struct ChainIndex {
     block_size: Option<u32>,
     /// Nobody announces its blocks.
     nameless: bool,
-    /// What readers see.
+    /// What readers see, and where they find it.
+    shown: Arc<View>,
     reader: ChainReader,
 }
 
@@ -165,3 +168,7 @@ mod tests;
 #[cfg(test)]
 #[path = "room_tests.rs"]
 mod room_tests;
+
+#[cfg(test)]
+#[path = "readers_tests.rs"]
+mod readers_tests;

@@ -125,23 +125,45 @@ impl Nodes {
         }
     }
 
+    /// It is somebody's.
+    pub(super) fn lives(&self, slot: Slot) -> bool {
+        self.kept(slot).is_some()
+    }
+
+    /// Who holds the node, if it is somebody's.
+    pub(super) fn holders(&self, slot: Slot) -> Option<SetId> {
+        Some(self.kept(slot)?.page.set(slot))
+    }
+
     /// The node of a prefix; most often it lies behind `before`.
     pub(super) fn find(&self, chain: ChainHash, before: Option<Slot>) -> Option<Slot> {
-        let next = before.map(|slot| slot + 1);
-        if let Some(slot) = next.filter(|s| self.get(*s).is_some_and(|n| n.chain == chain)) {
-            return Some(slot);
-        }
-        self.by_chain.find(key(chain.0), |s| self.get(s).is_some_and(|n| n.chain == chain))
+        let is = |slot: Slot| self.kept(slot).is_some_and(|k| k.page.chain(slot) == chain);
+        let next = before.map(|slot| slot + 1).filter(|s| is(*s));
+        next.or_else(|| self.by_chain.find(key(chain.0), is))
     }
 
     /// The node that is called so.
-    pub(super) fn called(&self, engine: EngineHash, before: Option<Slot>) -> Option<Slot> {
-        let is = |n: Node| n.named && n.engine == engine;
-        let next = before.map(|slot| slot + 1);
-        if let Some(slot) = next.filter(|s| self.get(*s).is_some_and(is)) {
-            return Some(slot);
-        }
-        self.by_engine.find(key(engine.0), |s| self.get(s).is_some_and(is))
+    pub(super) fn called(&self, engine: EngineHash) -> Option<Slot> {
+        self.by_engine.find(key(engine.0), |s| self.is_called(s, engine))
+    }
+
+    /// The node that lies behind this one, if it is called so: most often it is.
+    pub(super) fn called_behind(&self, engine: EngineHash, before: Slot) -> Option<Slot> {
+        Some(before + 1).filter(|s| self.is_called(*s, engine))
+    }
+
+    fn is_called(&self, slot: Slot, engine: EngineHash) -> bool {
+        self.kept(slot).is_some_and(|k| k.page.is_called(slot, engine))
+    }
+
+    /// Brings near the processor what will be read to find a block by its name, and a prefix. What it
+    /// returns says nothing.
+    pub(super) fn touch(&self, engine: EngineHash) -> u64 {
+        self.by_engine.touch(key(engine.0))
+    }
+
+    pub(super) fn touch_chain(&self, chain: ChainHash) -> u64 {
+        self.by_chain.touch(key(chain.0))
     }
 
     /// A new node of a prefix that has none, behind `before` if there is room. About so many will `follow`
@@ -154,7 +176,7 @@ impl Nodes {
         follow: usize,
     ) -> Option<Slot> {
         let behind =
-            before.map(|slot| slot + 1).filter(|s| s % PAGE != 0 && self.get(*s).is_none());
+            before.map(|slot| slot + 1).filter(|s| s % PAGE != 0 && !self.lives(*s));
         let slot = match behind {
             Some(slot) => slot,
             None => self.room(follow)?,
@@ -344,7 +366,7 @@ impl Nodes {
         assert_eq!(named, self.by_engine.len(), "names");
         for (slot, node) in self.iter() {
             assert_eq!(self.find(node.chain, None), Some(slot), "a prefix that is not found");
-            assert!(!node.named || self.called(node.engine, None) == Some(slot), "a lost name");
+            assert!(!node.named || self.called(node.engine) == Some(slot), "a lost name");
         }
         assert_eq!(self.pages.iter().flatten().count(), self.live_pages(), "pages");
         self.by_chain.check(|slot| self.get(slot).map(|n| key(n.chain.0)));

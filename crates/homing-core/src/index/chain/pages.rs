@@ -74,6 +74,20 @@ impl Page {
         }
     }
 
+    /// Parts of it, for the same.
+    pub(super) fn chain(&self, slot: Slot) -> ChainHash {
+        ChainHash(self.cell(slot).chain.load(Relaxed))
+    }
+
+    pub(super) fn set(&self, slot: Slot) -> SetId {
+        set_of(self.cell(slot).word.load(Relaxed))
+    }
+
+    pub(super) fn is_called(&self, slot: Slot, engine: EngineHash) -> bool {
+        let cell = self.cell(slot);
+        cell.engine.load(Relaxed) == engine.0 && cell.word.load(Relaxed) >> 48 & 1 == 1
+    }
+
     /// Writes a node where nobody's is.
     pub(super) fn begin(&self, slot: Slot, chain: ChainHash, space: u16) {
         let cell = self.cell(slot);

@@ -8,10 +8,13 @@ use super::{Applied, ChainIndex};
 use crate::hash::EngineHash;
 use crate::ids::{DpRank, WorkerId};
 use crate::index::event::BlockRemoved;
+use std::hint::black_box;
 use std::ops::Range;
 
 /// A map that is so much larger than what it holds gives its room back.
 const SPARSE: usize = 8;
+/// Blocks whose places are asked for at once.
+const AHEAD: usize = 32;
 
 impl ChainIndex {
     pub(super) fn remove(
@@ -28,15 +31,34 @@ impl ChainIndex {
             return Applied::Ignored;
         }
         let Some(number) = lanes.of(tier.into()) else { return Applied::Yes };
-        for &hash in removed.block_hashes.iter().take(blocks.end).skip(blocks.start) {
-            self.remove_one(number, hash);
+        let (all, len) = (&removed.block_hashes, removed.block_hashes.len());
+        let all = &all[blocks.start.min(len)..blocks.end.min(len)];
+        for names in all.chunks(AHEAD) {
+            self.touch(number, names);
+            names.iter().for_each(|hash| self.remove_one(number, *hash));
         }
         Applied::Yes
     }
 
+    /// Brings near the processor what will be read to remove blocks of these names: all of it at once, instead
+    /// of one after the other.
+    fn touch(&self, number: TargetNo, names: &[EngineHash]) {
+        let common = matches!(self.target(number).map(|t| &t.names), Some(Names::Common { .. }));
+        if !common || names.len() < 2 {
+            return;
+        }
+        let names = || names.iter().copied();
+        let mut seen = names().fold(0, |seen, name| seen ^ self.nodes.touch(name));
+        for slot in names().filter_map(|name| self.nodes.called(name)) {
+            let chain = self.nodes.get(slot).map(|node| node.chain);
+            seen ^= chain.map_or(0, |chain| self.nodes.touch_chain(chain));
+        }
+        black_box(seen);
+    }
+
     /// One copy of a block less.
     fn remove_one(&mut self, number: TargetNo, hash: EngineHash) {
-        let Some(slot) = self.standing(number, hash, self.nodes.called(hash, None)) else {
+        let Some(slot) = self.standing(number, hash, self.nodes.called(hash)) else {
             let Some(target) = self.target_mut(number) else { return };
             if let Some(orphan) = target.orphans.get_mut(&hash) {
                 orphan.copies -= 1;

@@ -119,7 +119,7 @@ impl ChainIndex {
         while let Some(member) = self.targets.get_mut(purge.number) {
             if let Some(member) = member
                 && let Names::Own { blocks, .. } = &mut member.target.names
-                && blocks.purge(purge.shard, |slot| nodes.get(slot).is_some())
+                && blocks.purge(purge.shard, |slot| nodes.lives(slot))
             {
                 purge.shard += 1;
                 return;

@@ -9,7 +9,7 @@ use crate::time::Time;
 use proptest::prelude::*;
 
 /// What engines say: names follow from content, of a seed that all share or of their own.
-fn honest() -> impl Strategy<Value = Say> {
+pub(super) fn honest() -> impl Strategy<Value = Say> {
     let contents = || prop::collection::vec(0u8..3, 1..6);
     let blocks = |who: u8, seeded: bool, contents: &[u8]| -> Vec<(u64, u8)> {
         let mut hash = if seeded { (u64::from(who) + 1) << 32 } else { 0 };
@@ -81,13 +81,13 @@ proptest! {
 }
 
 /// `sequence`, under names that only this worker gives.
-fn own(seed: u32, worker: u32, blocks: u32) -> KvEvent {
+pub(super) fn own(seed: u32, worker: u32, blocks: u32) -> KvEvent {
     let KvEvent::Stored(mut stored) = sequence(seed, blocks) else { unreachable!() };
     stored.block_hashes.iter_mut().for_each(|h| h.0 = h.0.wrapping_mul(u64::from(worker) * 2 + 3));
     KvEvent::Stored(stored)
 }
 
-fn prompt(seed: u32, blocks: u32) -> Prompt {
+pub(super) fn prompt(seed: u32, blocks: u32) -> Prompt {
     let tokens: Vec<u32> = (0..=blocks * SIZE).map(|i| seed.wrapping_mul(1000) + i).collect();
     Prompt::from_tokens(&tokens, SIZE, HashSpace::default())
 }

@@ -1,5 +1,6 @@
 //! An engine has stored blocks: each gets its place, by its parent's, or waits for that.
 
+use super::ahead::Ahead;
 use super::lanes::{Lane, Lanes};
 use super::nodes::Slot;
 use super::sets::TargetNo;
@@ -27,6 +28,17 @@ enum Parent {
 struct Here {
     lanes: Lanes,
     number: TargetNo,
+}
+
+/// A block of an event.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    hash: EngineHash,
+    tokens: &'a [u32],
+    /// Its hash space, where the event tells it.
+    own: Option<HashSpace>,
+    /// About so many will follow.
+    follow: usize,
 }
 
 /// A prefix, and what is known of where it lies.
@@ -79,14 +91,20 @@ impl ChainIndex {
         let mut parent = match first.copied().or(stored.parent) {
             None => Parent::None,
             Some(name) => {
-                let slot = self.anywhere(here, name, self.nodes.called(name, None));
+                let slot = self.anywhere(here, name, self.nodes.called(name));
                 slot.map_or(Parent::Unknown(name), Parent::Stands)
             }
         };
         let all = stored.block_hashes.iter().zip(stored.token_ids.chunks_exact(size));
         let left = stored.block_hashes.len();
+        let mut ahead = Ahead::new();
         for (i, (&hash, tokens)) in all.enumerate().take(blocks.end).skip(blocks.start) {
-            match self.add(here, hash, parent, tokens, own, left - i) {
+            let block = Block { hash, tokens, own, follow: left - i };
+            if let Some(before) = self.new_behind(hash, parent, own) {
+                ahead.look(&self.nodes, stored, i, blocks.end, before);
+            }
+            let hashed = |before, space| ahead.chain(i, before, space);
+            match self.add(here, parent, block, hashed) {
                 Some(next) => parent = next,
                 None => return Applied::TooMany,
             }
@@ -126,11 +144,11 @@ impl ChainIndex {
     ) -> Option<Slot> {
         match &self.target(number)?.names {
             Names::Common { .. } => {
-                called.filter(|s| self.nodes.get(*s).is_some_and(|n| self.sets.has(n.set, number)))
+                called.filter(|s| self.nodes.holders(*s).is_some_and(|set| self.sets.has(set, number)))
             }
             // It may lead to what was dropped to make room.
             Names::Own { blocks, .. } => {
-                blocks.get(name).map(|(slot, _)| *slot).filter(|s| self.nodes.get(*s).is_some())
+                blocks.get(name).map(|(slot, _)| *slot).filter(|s| self.nodes.lives(*s))
             }
         }
     }
@@ -143,19 +161,36 @@ impl ChainIndex {
         })
     }
 
-    /// One more copy of a block; what it is to the next one. `None`: there is no room for it. `own`: its
-    /// hash space, where the event tells it.
+    /// Where a block that goes behind `parent` is to be looked up in tables: the prefix before it, and the
+    /// space that it is hashed in.
+    fn new_behind(
+        &self,
+        hash: EngineHash,
+        parent: Parent,
+        own: Option<HashSpace>,
+    ) -> Option<(Option<ChainHash>, HashSpace)> {
+        match parent {
+            Parent::None => Some((None, own.unwrap_or_default())),
+            Parent::Stands(slot) if self.nodes.called_behind(hash, slot).is_none() => {
+                let node = self.nodes.get(slot)?;
+                Some((Some(node.chain), own.unwrap_or(self.spaces.of(&node))))
+            }
+            Parent::Stands(_) | Parent::Unknown(_) => None,
+        }
+    }
+
+    /// One more copy of a block; what it is to the next one. `None`: there is no room for it. `hashed`: its
+    /// chain, where it is known already.
     fn add(
         &mut self,
         here: Here,
-        hash: EngineHash,
         parent: Parent,
-        tokens: &[u32],
-        own: Option<HashSpace>,
-        follow: usize,
+        Block { hash, tokens, own, follow }: Block<'_>,
+        hashed: impl Fn(Option<ChainHash>, HashSpace) -> Option<ChainHash>,
     ) -> Option<Parent> {
         let before = if let Parent::Stands(slot) = parent { Some(slot) } else { None };
-        let called = self.nodes.called(hash, before);
+        let behind = before.and_then(|slot| self.nodes.called_behind(hash, slot));
+        let called = behind.or_else(|| self.nodes.called(hash));
         // Same name, same content: an engine's hash covers the whole prefix.
         if let Some(slot) = self.standing(here.number, hash, called) {
             self.target_mut(here.number)?.copy(hash);
@@ -172,7 +207,7 @@ impl ChainIndex {
         if target.len() >= MAX_BLOCKS {
             return None;
         }
-        let place = match parent {
+        let (last, space) = match parent {
             Parent::Unknown(parent) => {
                 let kept = target.waiting_tokens + tokens.len();
                 if target.orphans.len() >= MAX_WAITING || kept > MAX_WAITING_TOKENS {
@@ -181,18 +216,15 @@ impl ChainIndex {
                 target.wait(hash, Orphan { parent, tokens: tokens.into(), own, copies: 1 });
                 return Some(Parent::Unknown(hash));
             }
-            Parent::None => {
-                let space = own.unwrap_or_default();
-                let chain = ChainHash::root(space.local(tokens));
-                Place { chain, space, before: None, follow }
-            }
+            Parent::None => (None, own.unwrap_or_default()),
             Parent::Stands(parent) => {
                 let node = self.nodes.get(parent)?;
-                let space = own.unwrap_or(self.spaces.of(&node));
-                let chain = node.chain.then(space.local(tokens));
-                Place { chain, space, before: Some(parent), follow }
+                (Some(node.chain), own.unwrap_or(self.spaces.of(&node)))
             }
         };
+        let chain = hashed(last, space)
+            .unwrap_or_else(|| ChainHash::after(last, space.local(tokens)));
+        let place = Place { chain, space, before, follow };
         let slot = self.hold(here.number, hash, place, 1, Some(called))?;
         self.wake(here.lanes, hash, slot);
         Some(Parent::Stands(slot))
@@ -200,7 +232,7 @@ impl ChainIndex {
 
     /// One more copy of a block that is only named: known from another tier, or left out.
     fn add_named(&mut self, here: Here, hash: EngineHash) {
-        let called = self.nodes.called(hash, None);
+        let called = self.nodes.called(hash);
         if self.standing(here.number, hash, called).is_some() {
             if let Some(target) = self.target_mut(here.number) {
                 target.copy(hash);
@@ -275,7 +307,7 @@ impl ChainIndex {
             None => self.nodes.insert(place.chain, space, place.before, place.follow)?,
         };
         let mut node = self.nodes.get(slot)?;
-        if !node.named && called.unwrap_or_else(|| self.nodes.called(hash, None)).is_none() {
+        if !node.named && called.unwrap_or_else(|| self.nodes.called(hash)).is_none() {
             self.nodes.name(slot, hash);
             node = self.nodes.get(slot)?;
         }

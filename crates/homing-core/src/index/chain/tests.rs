@@ -66,7 +66,7 @@ fn name() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..12, 100u64..112]
 }
 
-fn say() -> impl Strategy<Value = Say> {
+pub(super) fn say() -> impl Strategy<Value = Say> {
     let blocks = prop::collection::vec((name(), 0u8..3), 1..5);
     let stored = (0u8..5, prop::option::of(name()), blocks, 0u8..6, tier()).prop_map(
         |(who, parent, blocks, salt, tier)| Say::Stored { who, parent, blocks, salt, tier },

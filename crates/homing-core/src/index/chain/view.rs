@@ -13,6 +13,8 @@ use crate::keys::Finder;
 use arc_swap::ArcSwap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Whose a number is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +83,14 @@ pub(super) struct View {
 /// Looks prompts up in an index that another thread writes, and never waits for it. A clone reads the same.
 #[derive(Clone, Debug, Default)]
 pub struct ChainReader {
-    shown: Arc<ArcSwap<View>>,
+    shared: Arc<Shown>,
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    view: ArcSwap<View>,
+    /// Rosters that were shown so far.
+    rosters: AtomicU64,
 }
 
 impl ChainReader {
@@ -89,11 +98,12 @@ impl ChainReader {
     /// read went away over and over.
     #[must_use]
     pub fn overlaps(&self, prompt: &Prompt) -> Overlaps {
-        let view = self.shown.load();
+        let rosters = self.shared.rosters.load(Acquire);
+        let view = self.shared.view.load();
         let mut found = view.overlaps(prompt);
-        let now = self.shown.load();
-        if !Arc::ptr_eq(&view.roster, &now.roster) {
+        if self.shared.rosters.load(Acquire) != rosters {
             // Whoever has departed meanwhile is left out; who has its number since holds nothing of this.
+            let now = self.shared.view.load();
             let stays = view.roster.seats.iter().zip(&now.roster.seats).filter(|(a, b)| a == b);
             let stays: BTreeSet<_> = stays.filter_map(|(seat, _)| Some(seat.as_ref()?.key)).collect();
             found.retain(|o| stays.contains(&(o.worker, o.rank)));
@@ -119,7 +129,7 @@ impl ChainIndex {
     /// Readers see from now on what has taken another's place: each call that changes anything ends with it.
     pub(super) fn show(&mut self) {
         let (pages, chains) = self.nodes.shared();
-        let shown = self.reader.shown.load();
+        let shown = &self.shown;
         let same_roster = shown.roster.changes == self.roster.changes
             && shown.roster.special == self.roster.special;
         if same_roster
@@ -130,13 +140,18 @@ impl ChainIndex {
             return;
         }
         let roster = if same_roster { &shown.roster } else { &Arc::new(self.roster.clone()) };
-        self.reader.shown.store(Arc::new(View {
+        self.shown = Arc::new(View {
             block_size: self.block_size,
             roster: roster.clone(),
             pages: pages.clone(),
             chains: chains.clone(),
             sets: self.sets.shared().clone(),
-        }));
+        });
+        let shared = &self.reader.shared;
+        shared.view.store(self.shown.clone());
+        if !same_roster {
+            shared.rosters.store(shared.rosters.load(Relaxed) + 1, Release);
+        }
     }
 
     /// Invariants of what is shown.
@@ -144,7 +159,7 @@ impl ChainIndex {
     /// # Panics
     /// When one is violated.
     pub(super) fn check_view(&self) {
-        let shown = self.reader.shown.load();
+        let shown = self.reader.shared.view.load();
         let (pages, chains) = self.nodes.shared();
         let never = self.nodes.pages() == 0 && self.numbers.is_empty();
         assert!(never || Arc::ptr_eq(&shown.pages, pages), "readers see other pages");

@@ -89,13 +89,26 @@ impl View {
         Some(Here { page, number: slot / PAGE, lost })
     }
 
-    /// Where the node of a prefix is: most often behind the one before it.
-    fn find(&self, chain: ChainHash, behind: Option<Slot>) -> Option<(Slot, Here)> {
-        let at = |slot: Slot| {
+    /// Where the node of a prefix is; most often it lies behind the one before it. `last`: the page that was
+    /// read last.
+    fn find(
+        &self,
+        chain: ChainHash,
+        behind: Option<Slot>,
+        last: &mut Option<Here>,
+    ) -> Option<(Slot, Here)> {
+        let mut at = |slot: Slot| {
+            if let Some(here) = last.take_if(|here| here.number == slot / PAGE) {
+                if here.holders(slot, chain).is_some() {
+                    return Some((slot, here));
+                }
+                *last = Some(here);
+                return None;
+            }
             let here = self.look(slot)?;
-            here.page.as_ref()?.holders(slot, chain).map(|_| (slot, here))
+            here.holders(slot, chain).map(|_| (slot, here))
         };
-        behind.and_then(at).or_else(|| {
+        behind.and_then(&mut at).or_else(|| {
             let mut found = None;
             self.chains.find(key(chain.0), |slot| {
                 found = at(slot);
@@ -106,26 +119,30 @@ impl View {
     }
 }
 
+impl Here {
+    fn holders(&self, slot: Slot, chain: ChainHash) -> Option<SetId> {
+        self.page.as_ref()?.holders(slot, chain)
+    }
+}
+
 impl Way<'_> {
     /// Goes as far as it can. False: something changed under its feet.
     fn go(&mut self, chain: &[ChainHash], step: &mut impl FnMut(&[u64], u32) -> bool) -> bool {
         let mut known = Known { set: SetId::EMPTY, reused: 0 };
         let mut behind = None;
         let mut last: Option<Here> = None;
+        let sets = &*self.view.sets;
         while let Some(next) = chain.get(self.depth as usize) {
-            let Some((mut slot, here)) = self.view.find(*next, behind) else { return true };
-            let here = match last.take() {
-                Some(last) if last.number == here.number => last,
-                _ => here,
-            };
-            let Some(page) = &*here.page else { return true };
+            let Some((slot, here)) = self.view.find(*next, behind, &mut last) else { return true };
+            let Some(page) = here.page.as_deref() else { return true };
             self.visit(page, &here);
-            let before = self.depth;
             // As far as it goes in this page.
-            for next in &chain[self.depth as usize..] {
+            let (began, room) = (self.depth as usize, (PAGE - slot % PAGE) as usize);
+            let run = &chain[began..chain.len().min(began + room)];
+            let mut read = 0;
+            for (slot, next) in (slot..).zip(run) {
                 let Some(set) = page.holders(slot, *next) else { break };
-                let same = set == known.set && known.reused == self.view.sets.reused();
-                let words = if same {
+                let words = if set == known.set && sets.reused() == known.reused {
                     None
                 } else {
                     let Some((words, now)) = self.words(page, slot, *next) else { return false };
@@ -135,22 +152,19 @@ impl Way<'_> {
                 if page.lost() != here.lost {
                     return false;
                 }
-                if let Some(words) = words
-                    && let Some(words) = &*words
-                    && !step(words, self.depth)
+                if let Some(words) = words.as_ref().and_then(|words| words.as_deref())
+                    && !step(words, self.depth + read)
                 {
+                    self.depth += read;
                     return true;
                 }
-                self.depth += 1;
-                slot += 1;
-                if slot % PAGE == 0 {
-                    break;
-                }
+                read += 1;
             }
-            if self.depth == before {
+            self.depth += read;
+            if read == 0 {
                 return false;
             }
-            behind = Some(slot);
+            behind = Some(slot + read);
             last = Some(here);
         }
         true
