@@ -39,6 +39,8 @@ struct Block<'a> {
     own: Option<HashSpace>,
     /// About so many will follow.
     follow: usize,
+    /// The node behind its parent's, if it is called so.
+    behind: Option<Slot>,
 }
 
 /// A prefix, and what is known of where it lies.
@@ -99,10 +101,16 @@ impl ChainIndex {
         let left = stored.block_hashes.len();
         let mut ahead = Ahead::new();
         for (i, (&hash, tokens)) in all.enumerate().take(blocks.end).skip(blocks.start) {
-            let block = Block { hash, tokens, own, follow: left - i };
-            if let Some(before) = self.new_behind(hash, parent, own) {
-                ahead.look(&self.nodes, stored, i, blocks.end, before);
+            let behind = match parent {
+                Parent::Stands(slot) => self.nodes.called_behind(hash, slot),
+                Parent::None | Parent::Unknown(_) => None,
+            };
+            if behind.is_none() {
+                let before = self.before(parent, own);
+                let names = self.target(number).map(|t| &t.names);
+                ahead.look(&self.nodes, names, stored, i..blocks.end, before);
             }
+            let block = Block { hash, tokens, own, follow: left - i, behind };
             let hashed = |before, space| ahead.chain(i, before, space);
             match self.add(here, parent, block, hashed) {
                 Some(next) => parent = next,
@@ -155,27 +163,28 @@ impl ChainIndex {
 
     /// Where a block of this name stands: in this tier, or else in the nearest that has it.
     fn anywhere(&self, here: Here, name: EngineHash, called: Option<Slot>) -> Option<Slot> {
-        self.standing(here.number, name, called).or_else(|| {
-            let others = here.lanes.tiers().filter(|n| *n != here.number);
-            others.into_iter().find_map(|n| self.standing(n, name, called))
-        })
+        self.standing(here.number, name, called).or_else(|| self.elsewhere(here, name, called))
     }
 
-    /// Where a block that goes behind `parent` is to be looked up in tables: the prefix before it, and the
-    /// space that it is hashed in.
-    fn new_behind(
+    /// The same, in another tier.
+    fn elsewhere(&self, here: Here, name: EngineHash, called: Option<Slot>) -> Option<Slot> {
+        let mut others = here.lanes.tiers().filter(|n| *n != here.number);
+        others.find_map(|n| self.standing(n, name, called))
+    }
+
+    /// What a block behind `parent` is hashed from: the prefix before it, and its space.
+    fn before(
         &self,
-        hash: EngineHash,
         parent: Parent,
         own: Option<HashSpace>,
     ) -> Option<(Option<ChainHash>, HashSpace)> {
         match parent {
             Parent::None => Some((None, own.unwrap_or_default())),
-            Parent::Stands(slot) if self.nodes.called_behind(hash, slot).is_none() => {
+            Parent::Stands(slot) => {
                 let node = self.nodes.get(slot)?;
                 Some((Some(node.chain), own.unwrap_or(self.spaces.of(&node))))
             }
-            Parent::Stands(_) | Parent::Unknown(_) => None,
+            Parent::Unknown(_) => None,
         }
     }
 
@@ -185,18 +194,21 @@ impl ChainIndex {
         &mut self,
         here: Here,
         parent: Parent,
-        Block { hash, tokens, own, follow }: Block<'_>,
+        Block { hash, tokens, own, follow, behind }: Block<'_>,
         hashed: impl Fn(Option<ChainHash>, HashSpace) -> Option<ChainHash>,
     ) -> Option<Parent> {
-        let before = if let Parent::Stands(slot) = parent { Some(slot) } else { None };
-        let behind = before.and_then(|slot| self.nodes.called_behind(hash, slot));
-        let called = behind.or_else(|| self.nodes.called(hash));
+        let own_names = matches!(self.target(here.number)?.names, Names::Own { .. });
+        // Where it has names of its own, those of nodes say nothing of it.
+        let called = match behind {
+            None if own_names && here.lanes.tiers().count() == 1 => None,
+            _ => Some(behind.or_else(|| self.nodes.called(hash))),
+        };
         // Same name, same content: an engine's hash covers the whole prefix.
-        if let Some(slot) = self.standing(here.number, hash, called) {
+        if let Some(slot) = self.standing(here.number, hash, called.flatten()) {
             self.target_mut(here.number)?.copy(hash);
             return Some(Parent::Stands(slot));
         }
-        if let Some(slot) = self.anywhere(here, hash, called) {
+        if let Some(slot) = self.elsewhere(here, hash, called.flatten()) {
             return self.join(here, hash, slot).map(Parent::Stands);
         }
         let target = self.target_mut(here.number)?;
@@ -207,25 +219,20 @@ impl ChainIndex {
         if target.len() >= MAX_BLOCKS {
             return None;
         }
-        let (last, space) = match parent {
-            Parent::Unknown(parent) => {
-                let kept = target.waiting_tokens + tokens.len();
-                if target.orphans.len() >= MAX_WAITING || kept > MAX_WAITING_TOKENS {
-                    return None;
-                }
-                target.wait(hash, Orphan { parent, tokens: tokens.into(), own, copies: 1 });
-                return Some(Parent::Unknown(hash));
+        if let Parent::Unknown(parent) = parent {
+            let kept = target.waiting_tokens + tokens.len();
+            if target.orphans.len() >= MAX_WAITING || kept > MAX_WAITING_TOKENS {
+                return None;
             }
-            Parent::None => (None, own.unwrap_or_default()),
-            Parent::Stands(parent) => {
-                let node = self.nodes.get(parent)?;
-                (Some(node.chain), own.unwrap_or(self.spaces.of(&node)))
-            }
-        };
-        let chain = hashed(last, space)
-            .unwrap_or_else(|| ChainHash::after(last, space.local(tokens)));
+            target.wait(hash, Orphan { parent, tokens: tokens.into(), own, copies: 1 });
+            return Some(Parent::Unknown(hash));
+        }
+        let (last, space) = self.before(parent, own)?;
+        let chain =
+            hashed(last, space).unwrap_or_else(|| ChainHash::after(last, space.local(tokens)));
+        let before = if let Parent::Stands(slot) = parent { Some(slot) } else { None };
         let place = Place { chain, space, before, follow };
-        let slot = self.hold(here.number, hash, place, 1, Some(called))?;
+        let slot = self.hold(here.number, hash, place, 1, called)?;
         self.wake(here.lanes, hash, slot);
         Some(Parent::Stands(slot))
     }
@@ -301,10 +308,12 @@ impl ChainIndex {
         copies: u32,
         called: Option<Option<Slot>>,
     ) -> Option<Slot> {
-        let space = self.space(place.space)?;
         let slot = match self.nodes.find(place.chain, place.before) {
             Some(slot) => slot,
-            None => self.nodes.insert(place.chain, space, place.before, place.follow)?,
+            None => {
+                let space = self.space(place.space)?;
+                self.nodes.insert(place.chain, space, place.before, place.follow)?
+            }
         };
         let mut node = self.nodes.get(slot)?;
         if !node.named && called.unwrap_or_else(|| self.nodes.called(hash)).is_none() {
