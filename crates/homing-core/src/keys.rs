@@ -43,7 +43,15 @@ struct Segment {
     span: AtomicU64,
     /// Cells that were moved: a reader may have passed by where one is now.
     moves: AtomicU64,
-    len: AtomicU32,
+}
+
+/// A segment, and what its writer knows of it: beside its cells that would be one more wait for memory.
+#[derive(Clone, Debug)]
+struct Kept {
+    segment: Arc<Segment>,
+    prefix: u32,
+    depth: u8,
+    len: u16,
 }
 
 /// By the first `depth` bits of the hash: the segment. Readers of the last one, which was half as long, notice
@@ -68,8 +76,10 @@ pub(crate) struct Keys {
     /// By the first `depth` bits of the hash: the segment.
     directory: Vec<u32>,
     depth: u8,
-    segments: Vec<Arc<Segment>>,
+    segments: Vec<Kept>,
     finder: Arc<Finder>,
+    /// One whose keys are in others now.
+    spare: Option<Arc<Segment>>,
     len: usize,
 }
 
@@ -131,28 +141,9 @@ impl Directory {
 }
 
 impl Segment {
-    fn new(prefix: u32, depth: u8) -> Self {
+    fn new() -> Self {
         let cells = [const { AtomicU64::new(EMPTY) }; CELLS];
-        let (moves, len) = Default::default();
-        let segment = Self { cells, span: AtomicU64::new(0), moves, len };
-        segment.covers_from_now(prefix, depth);
-        segment
-    }
-
-    fn covers_from_now(&self, prefix: u32, depth: u8) {
-        self.span.store(u64::from(prefix) << 8 | u64::from(depth), Release);
-    }
-
-    fn prefix(&self) -> u32 {
-        (self.span.load(Relaxed) >> 8) as u32
-    }
-
-    fn depth(&self) -> u8 {
-        self.span.load(Relaxed) as u8
-    }
-
-    fn len(&self) -> u16 {
-        self.len.load(Relaxed) as u16
+        Self { cells, span: AtomicU64::new(RETIRED), moves: AtomicU64::new(0) }
     }
 
     fn used(&self) -> impl Iterator<Item = u64> {
@@ -166,7 +157,6 @@ impl Segment {
             at = (at + 1) & (CELLS - 1);
         }
         self.cells[at].store(cell, Release);
-        self.len.store(self.len.load(Relaxed) + 1, Relaxed);
     }
 
     /// The entry of a key, and the cell that leads to it.
@@ -206,7 +196,24 @@ impl Segment {
             }
         }
         self.cells[gap].store(EMPTY, Release);
-        self.len.store(self.len.load(Relaxed) - 1, Relaxed);
+    }
+}
+
+impl Kept {
+    /// Of a segment that is empty, and nobody else's.
+    fn new(segment: Arc<Segment>, prefix: u32, depth: u8) -> Self {
+        let kept = Self { segment, prefix, depth, len: 0 };
+        kept.show_span();
+        kept
+    }
+
+    fn show_span(&self) {
+        self.segment.span.store(u64::from(self.prefix) << 8 | u64::from(self.depth), Release);
+    }
+
+    fn put(&mut self, cell: u64) {
+        self.segment.put(cell);
+        self.len += 1;
     }
 }
 
@@ -245,8 +252,9 @@ impl Keys {
         let keys = Self {
             directory: vec![0],
             depth: 0,
-            segments: vec![Arc::new(Segment::new(0, 0))],
+            segments: vec![Kept::new(Arc::new(Segment::new()), 0, 0)],
             finder: Arc::new(finder),
+            spare: None,
             len: 0,
         };
         keys.show(0);
@@ -264,8 +272,8 @@ impl Keys {
 
     /// Bytes that it takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.segments.len() * size_of::<Segment>()
-            + self.segments.capacity() * size_of::<Arc<Segment>>()
+        (self.segments.len() + usize::from(self.spare.is_some())) * size_of::<Segment>()
+            + self.segments.capacity() * size_of::<Kept>()
             + (self.directory.capacity() + 2 * self.directory.len()) * size_of::<u32>()
             + self.finder.segments.bytes()
     }
@@ -277,13 +285,13 @@ impl Keys {
     /// Brings what [`Self::find`] will read of a key near the processor. What it returns says nothing.
     pub(crate) fn touch(&self, key: u128) -> u64 {
         let hash = hash(key);
-        self.segments[self.segment(hash)].cells[home(hash)].load(Relaxed)
+        self.segments[self.segment(hash)].segment.cells[home(hash)].load(Relaxed)
     }
 
     /// The entry of `key`; `is` says whether an entry is of this very key.
     pub(crate) fn find(&self, key: u128, is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = hash(key);
-        self.segments[self.segment(hash)].find(hash, is).map(|(_, entry)| entry)
+        self.segments[self.segment(hash)].segment.find(hash, is).map(|(_, entry)| entry)
     }
 
     /// Adds a key that is not there. False: it has no place, since 3,584 keys share the first
@@ -292,13 +300,13 @@ impl Keys {
         let hash = hash(key);
         loop {
             let number = self.segment(hash);
-            let segment = &self.segments[number];
-            if segment.len() < FULL {
-                segment.put(cell(hash, entry));
+            let kept = &mut self.segments[number];
+            if kept.len < FULL {
+                kept.put(cell(hash, entry));
                 self.len += 1;
                 return true;
             }
-            if segment.depth() == DEEPEST {
+            if kept.depth == DEEPEST {
                 return false;
             }
             self.split(number, hash);
@@ -309,20 +317,37 @@ impl Keys {
     pub(crate) fn remove(&mut self, key: u128, entry: u32) {
         let hash = hash(key);
         let number = self.segment(hash);
-        let segment = &self.segments[number];
-        if let Some((at, _)) = segment.find(hash, |e| e == entry) {
-            segment.clear(at);
+        let kept = &mut self.segments[number];
+        if let Some((at, _)) = kept.segment.find(hash, |e| e == entry) {
+            kept.segment.clear(at);
+            kept.len -= 1;
             self.len -= 1;
-            if segment.len() <= SPARSE / 2 {
+            if self.segments[number].len <= SPARSE / 2 {
                 self.merge(number);
             }
         }
     }
 
+    /// An empty segment: the spare one, unless a reader still looks into it.
+    fn fresh(&mut self) -> Arc<Segment> {
+        if let Some(mut spare) = self.spare.take()
+            && let Some(segment) = Arc::get_mut(&mut spare)
+        {
+            segment.cells.iter_mut().for_each(|cell| *cell.get_mut() = EMPTY);
+            return spare;
+        }
+        Arc::new(Segment::new())
+    }
+
+    /// Readers that look into it go on to those that have its keys.
+    fn retire(&mut self, gone: Arc<Segment>) {
+        gone.span.store(RETIRED, Release);
+        self.spare = Some(gone);
+    }
+
     /// In such an order that a reader finds each key at each moment, in the old segment or in a new one.
     fn split(&mut self, number: usize, hash: u32) {
-        let old = self.segments[number].clone();
-        let (depth, prefix) = (old.depth(), old.prefix());
+        let Kept { segment: old, prefix, depth, .. } = self.segments[number].clone();
         if depth == self.depth {
             self.directory = self.directory.iter().flat_map(|s| [*s, *s]).collect();
             self.depth += 1;
@@ -330,36 +355,35 @@ impl Keys {
         }
         debug_assert_eq!(self.segment(hash), number, "a foreign segment");
         let bit = 1 << (31 - depth);
-        let (low, high) =
-            (Segment::new(prefix, depth + 1), Segment::new(prefix | bit, depth + 1));
+        let mut low = Kept::new(self.fresh(), prefix, depth + 1);
+        let mut high = Kept::new(self.fresh(), prefix | bit, depth + 1);
         for cell in old.used() {
-            if hash_of(cell) & bit == 0 { &low } else { &high }.put(cell);
+            if hash_of(cell) & bit == 0 { &mut low } else { &mut high }.put(cell);
         }
-        self.segments.push(Arc::new(high));
+        self.segments.push(high);
         self.show(self.segments.len() - 1);
         self.point_to(self.segments.len() - 1);
-        self.segments[number] = Arc::new(low);
+        self.segments[number] = low;
         self.show(number);
-        old.span.store(RETIRED, Release);
+        self.retire(old);
     }
 
     /// Joins a nearly empty segment with its other half, and the result with its own, as far as that goes.
     fn merge(&mut self, mut number: usize) {
         loop {
-            let gone = self.segments[number].clone();
-            let (depth, prefix) = (gone.depth(), gone.prefix());
-            if depth == 0 || gone.len() > SPARSE / 2 {
+            let Kept { segment: gone, prefix, depth, len } = self.segments[number].clone();
+            if depth == 0 || len > SPARSE / 2 {
                 return;
             }
             let other = self.segment(prefix ^ 1 << (32 - u32::from(depth)));
-            let whole = &self.segments[other];
-            if whole.depth() != depth || whole.len() + gone.len() > SPARSE {
+            let whole = &mut self.segments[other];
+            if whole.depth != depth || whole.len + len > SPARSE {
                 return;
             }
             gone.used().for_each(|c| whole.put(c));
-            whole.covers_from_now(prefix.min(whole.prefix()), depth - 1);
+            (whole.depth, whole.prefix) = (depth - 1, prefix.min(whole.prefix));
+            whole.show_span();
             self.point_to(other);
-            gone.span.store(RETIRED, Release);
             // The last one takes the number that is free now.
             let last = self.segments.len() - 1;
             self.segments.swap_remove(number);
@@ -368,6 +392,7 @@ impl Keys {
                 self.point_to(number);
             }
             self.finder.segments.put(last as u32, None);
+            self.retire(gone);
             if other != last {
                 number = other;
             }
@@ -376,12 +401,12 @@ impl Keys {
 
     /// Readers find the segment under its number.
     fn show(&self, number: usize) {
-        self.finder.segments.put(number as u32, Some(self.segments[number].clone()));
+        self.finder.segments.put(number as u32, Some(self.segments[number].segment.clone()));
     }
 
     /// Its places lead to the segment: they lie together.
     fn point_to(&mut self, number: usize) {
-        let (depth, prefix) = (self.segments[number].depth(), self.segments[number].prefix());
+        let Kept { depth, prefix, .. } = self.segments[number];
         let first = place(prefix, self.depth);
         let range = first..first + (1usize << (self.depth - depth));
         self.directory[range.clone()].fill(number as u32);
@@ -394,10 +419,11 @@ impl Keys {
     /// When one is violated.
     pub(crate) fn check(&self, key_of: impl Fn(u32) -> Option<u128>) {
         let mut all = 0;
-        for (number, segment) in self.segments.iter().enumerate() {
-            assert_eq!(segment.used().count(), usize::from(segment.len()), "a segment's length");
-            assert_eq!(self.segment(segment.prefix()), number, "a segment that nothing leads to");
-            all += usize::from(segment.len());
+        for (number, kept) in self.segments.iter().enumerate() {
+            let segment = &kept.segment;
+            assert_eq!(segment.used().count(), usize::from(kept.len), "a segment's length");
+            assert_eq!(self.segment(kept.prefix), number, "a segment that nothing leads to");
+            all += usize::from(kept.len);
             for cell in segment.used() {
                 let hash_of = hash_of(cell);
                 assert_eq!(self.segment(hash_of), number, "a cell in a foreign segment");
