@@ -30,8 +30,6 @@ const SPARSE: u16 = (CELLS / 2) as u16;
 const DEEPEST: u8 = 32 - BITS as u8;
 
 const EMPTY: u64 = 0;
-/// The span of a segment whose keys are in others now.
-const RETIRED: u64 = u64::MAX;
 /// So often a reader looks again where keys were moving about; then it has found nothing.
 const TRIES: usize = 32;
 
@@ -39,10 +37,6 @@ const TRIES: usize = 32;
 struct Segment {
     /// `hash << 32 | entry + 1`.
     cells: [AtomicU64; CELLS],
-    /// `prefix << 8 | depth`: the leading bits of the hash that its keys share, and how many these are.
-    span: AtomicU64,
-    /// Cells that were moved: a reader may have passed by where one is now.
-    moves: AtomicU64,
 }
 
 /// A segment, and what its writer knows of it: beside its cells that would be one more wait for memory.
@@ -68,6 +62,9 @@ struct Directory {
 pub(crate) struct Finder {
     directory: Directory,
     segments: Shelf<Segment>,
+    /// Cells and segments that were moved: a reader may have passed by where one is now. Counted for all
+    /// together, since beside the cells it would be one more wait for memory.
+    moves: AtomicU64,
 }
 
 /// See the module. It belongs to one writer; [`Finder`] is for others.
@@ -106,12 +103,6 @@ fn home(hash: u32) -> usize {
     hash as usize & (CELLS - 1)
 }
 
-fn covers(span: u64, hash: u32) -> bool {
-    let (prefix, depth) = ((span >> 8) as u32, span as u8);
-    // A shift by all 32 bits has no meaning: widened.
-    span != RETIRED && u64::from(hash ^ prefix) >> (32 - u32::from(depth)) == 0
-}
-
 /// A shift by all 32 bits has no meaning: widened.
 fn place(hash: u32, depth: u8) -> usize {
     (u64::from(hash) >> (32 - u32::from(depth))) as usize
@@ -143,7 +134,7 @@ impl Directory {
 impl Segment {
     fn new() -> Self {
         let cells = [const { AtomicU64::new(EMPTY) }; CELLS];
-        Self { cells, span: AtomicU64::new(RETIRED), moves: AtomicU64::new(0) }
+        Self { cells }
     }
 
     fn used(&self) -> impl Iterator<Item = u64> {
@@ -177,7 +168,7 @@ impl Segment {
     }
 
     /// Empties a cell, and moves up what would not be found behind the gap.
-    fn clear(&self, mut gap: usize) {
+    fn clear(&self, mut gap: usize, finder: &Finder) {
         let mut at = gap;
         loop {
             at = (at + 1) & (CELLS - 1);
@@ -191,7 +182,7 @@ impl Segment {
                 self.cells[gap].store(cell, Release);
                 // Before its old place has another: so it is in one of them at each moment, and who saw it
                 // in neither sees that it moved.
-                self.moves.store(self.moves.load(Relaxed) + 1, Release);
+                finder.moved();
                 gap = at;
             }
         }
@@ -200,15 +191,8 @@ impl Segment {
 }
 
 impl Kept {
-    /// Of a segment that is empty, and nobody else's.
     fn new(segment: Arc<Segment>, prefix: u32, depth: u8) -> Self {
-        let kept = Self { segment, prefix, depth, len: 0 };
-        kept.show_span();
-        kept
-    }
-
-    fn show_span(&self) {
-        self.segment.span.store(u64::from(self.prefix) << 8 | u64::from(self.depth), Release);
+        Self { segment, prefix, depth, len: 0 }
     }
 
     fn put(&mut self, cell: u64) {
@@ -223,19 +207,22 @@ impl Finder {
     pub(crate) fn find(&self, key: u128, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = hash(key);
         for _ in 0..TRIES {
+            let moves = self.moves.load(Acquire);
             let number = self.directory.segment(hash)?;
             let found = self.segments.look(number)?;
-            let Some(segment) = &*found else { continue };
-            let moves = segment.moves.load(Acquire);
-            if let Some((_, entry)) = segment.find(hash, &mut is) {
+            if let Some((_, entry)) = found.as_ref().and_then(|s| s.find(hash, &mut is)) {
                 return Some(entry);
             }
-            // Nothing was missed: no cell moved, and the key's place was here to the end.
-            if segment.moves.load(Acquire) == moves && covers(segment.span.load(Acquire), hash) {
+            // Nothing was missed: no cell moved, and no segment.
+            if self.moves.load(Acquire) == moves {
                 return None;
             }
         }
         None
+    }
+
+    fn moved(&self) {
+        self.moves.store(self.moves.load(Relaxed) + 1, Release);
     }
 }
 
@@ -319,7 +306,7 @@ impl Keys {
         let number = self.segment(hash);
         let kept = &mut self.segments[number];
         if let Some((at, _)) = kept.segment.find(hash, |e| e == entry) {
-            kept.segment.clear(at);
+            kept.segment.clear(at, &self.finder);
             kept.len -= 1;
             self.len -= 1;
             if self.segments[number].len <= SPARSE / 2 {
@@ -337,12 +324,6 @@ impl Keys {
             return spare;
         }
         Arc::new(Segment::new())
-    }
-
-    /// Readers that look into it go on to those that have its keys.
-    fn retire(&mut self, gone: Arc<Segment>) {
-        gone.span.store(RETIRED, Release);
-        self.spare = Some(gone);
     }
 
     /// In such an order that a reader finds each key at each moment, in the old segment or in a new one.
@@ -365,7 +346,7 @@ impl Keys {
         self.point_to(self.segments.len() - 1);
         self.segments[number] = low;
         self.show(number);
-        self.retire(old);
+        self.spare = Some(old);
     }
 
     /// Joins a nearly empty segment with its other half, and the result with its own, as far as that goes.
@@ -382,7 +363,6 @@ impl Keys {
             }
             gone.used().for_each(|c| whole.put(c));
             (whole.depth, whole.prefix) = (depth - 1, prefix.min(whole.prefix));
-            whole.show_span();
             self.point_to(other);
             // The last one takes the number that is free now.
             let last = self.segments.len() - 1;
@@ -392,15 +372,16 @@ impl Keys {
                 self.point_to(number);
             }
             self.finder.segments.put(last as u32, None);
-            self.retire(gone);
+            self.spare = Some(gone);
             if other != last {
                 number = other;
             }
         }
     }
 
-    /// Readers find the segment under its number.
+    /// Readers find the segment under its number. Who was led there and means another notices it.
     fn show(&self, number: usize) {
+        self.finder.moved();
         self.finder.segments.put(number as u32, Some(self.segments[number].segment.clone()));
     }
 
@@ -427,7 +408,6 @@ impl Keys {
             for cell in segment.used() {
                 let hash_of = hash_of(cell);
                 assert_eq!(self.segment(hash_of), number, "a cell in a foreign segment");
-                assert!(covers(segment.span.load(Relaxed), hash_of), "a cell of a foreign span");
                 let key = key_of(entry_of(cell));
                 assert_eq!(key.map(hash), Some(hash_of), "a cell of another key");
                 let is = |entry| entry == entry_of(cell);

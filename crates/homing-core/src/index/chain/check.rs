@@ -54,15 +54,18 @@ impl ChainIndex {
                     assert!(self.standing(number, *hash, called).is_some(), "a name of its own");
                 }
             }
-            Names::Own { blocks, more } => {
+            Names::Own { blocks, more, old } => {
                 let mut count: BTreeMap<Slot, u32> = BTreeMap::new();
                 let stands = blocks.iter().filter(|(_, at)| self.nodes.get(at.0).is_some());
                 stands.for_each(|(_, (slot, _))| *count.entry(*slot).or_default() += 1);
+                let left = old.as_ref().map_or(0, |old| old.left());
                 let ghostly = self.nodes.ghosts() > 0;
                 assert!(
-                    ghostly || blocks.iter().count() == target.standing,
+                    ghostly || blocks.iter().count() + left == target.standing,
                     "names that lead away"
                 );
+                let old = old.as_ref().map(|old| self.check_old(number, old)).unwrap_or_default();
+                old.into_iter().for_each(|slot| *count.entry(slot).or_default() += 1);
                 assert_eq!(
                     count.values().sum::<u32>() as usize,
                     target.standing,

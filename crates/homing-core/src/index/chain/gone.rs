@@ -54,11 +54,13 @@ impl ChainIndex {
         self.tidy();
     }
 
-    /// Looks through some pages for what is left of those who have gone. True: there is more to do.
+    /// Looks through some pages for what is left of those who have gone, and for what is to be written down of
+    /// those who have names of their own. True: there is more to do.
     pub fn sweep(&mut self, pages: u32) -> bool {
+        let renames = self.rename_some(pages);
         let more = self.sweep_some(pages);
         self.show();
-        more
+        more || renames
     }
 
     fn sweep_some(&mut self, pages: u32) -> bool {

@@ -9,7 +9,7 @@
 //! * `nodes`: the prefixes; `pages`: where they lie;
 //! * `sets`: who holds them; `spaces`: what else they are apart by;
 //! * `lanes`: what a number in a set stands for: a tier of a rank, or what it is predicted to hold;
-//! * `target`: what each of them says in its own words;
+//! * `target`: what each of them says in its own words; `rename`: how it comes to have some;
 //! * `store`, `remove`: what engines say; `ahead`: so that they don't wait for memory block by block;
 //! * `predict`: what they are about to say;
 //! * `routed`: what nobody says;
@@ -28,6 +28,7 @@ mod overlaps;
 mod pages;
 mod predict;
 mod remove;
+mod rename;
 mod room;
 mod routed;
 mod sets;
@@ -47,7 +48,7 @@ use predict::Predictions;
 use room::Purge;
 use sets::{Sets, TargetNo};
 use spaces::Spaces;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use target::Target;
@@ -70,6 +71,8 @@ pub struct ChainIndex {
     /// Numbers that nobody has, and sets may.
     retired: Vec<TargetNo>,
     sweep: Option<Sweep>,
+    /// Whose own names are to be written down.
+    renamed: VecDeque<TargetNo>,
     serials: u64,
     predictions: Predictions,
     purge: Option<Purge>,
@@ -148,6 +151,7 @@ impl ChainIndex {
             + targets
             + members
             + self.roster.bytes()
+            + self.renamed.capacity() * size_of::<TargetNo>()
             + self.predictions.bytes()
             + self.spaces.bytes()
     }

@@ -3,7 +3,7 @@
 //! field of bits for each: who holds every block there, or will, or in host memory at least, or anywhere.
 
 use super::lanes::Lane;
-use super::sets::{TargetNo, members};
+use super::sets::{TargetNo, members_at};
 use super::view::View;
 use crate::hash::Prompt;
 use crate::index::{Overlap, Overlaps};
@@ -19,8 +19,8 @@ struct Field {
 }
 
 impl Field {
-    /// Those who are not in `words` fall out.
-    fn narrow(&mut self, words: &[u64], mut falls: impl FnMut(TargetNo)) {
+    /// Those who are not in `words` fall out: `falls` is given them by words, with the place of each.
+    fn narrow(&mut self, words: &[u64], mut falls: impl FnMut(usize, u64)) {
         if !std::mem::replace(&mut self.began, true) {
             self.alive = words.into();
             return;
@@ -30,7 +30,7 @@ impl Field {
             let fallen = *word & !stay;
             *word &= stay;
             if fallen != 0 {
-                members(&[fallen]).for_each(|bit| falls((i * 64) as TargetNo + bit));
+                falls(i, fallen);
             }
         }
     }
@@ -61,20 +61,25 @@ impl View {
 
     /// Where each number is a rank's.
     fn plain(&self, prompt: &Prompt) -> Overlaps {
-        let at = |found: &mut Overlaps, number: TargetNo, depth: u32| {
-            if let (Some(seat), 1..) = (self.roster.get(number), depth) {
+        let at = |found: &mut Overlaps, i: usize, fallen: u64, depth: u32| {
+            if depth == 0 {
+                return;
+            }
+            found.reserve(fallen.count_ones() as usize);
+            let seats = members_at(i, fallen).filter_map(|n| self.roster.get(n));
+            found.extend(seats.map(|seat| {
                 let (worker, rank) = seat.key;
                 let (blocks, told, host, disk) = (depth, depth, 0, 0);
-                found.push(Overlap { worker, rank, blocks, told, host, disk });
-            }
+                Overlap { worker, rank, blocks, told, host, disk }
+            }));
         };
         let begin = || (Field::default(), Overlaps::new());
         let ((mut field, mut found), walked) =
             self.walk(prompt, begin, |(field, found), words, depth| {
-                field.narrow(words, |n| at(found, n, depth));
+                field.narrow(words, |i, fallen| at(found, i, fallen, depth));
                 !field.is_empty()
             });
-        field.narrow(&[], |n| at(&mut found, n, walked.depth));
+        field.narrow(&[], |i, fallen| at(&mut found, i, fallen, walked.depth));
         if walked.believed < walked.depth {
             found.iter_mut().for_each(|o| o.blocks = o.blocks.min(walked.believed));
             found.iter_mut().for_each(|o| o.told = o.blocks);
@@ -94,10 +99,11 @@ impl View {
         let begin = || (Ends::<N>::new(), std::array::from_fn(|_| Field::default()));
         let narrow = |(ends, fields): &mut (Ends<N>, [Field; N]), words: &[Alive; N], depth: u32| {
             for (i, (field, words)) in fields.iter_mut().zip(words).enumerate() {
-                field.narrow(words, |n| match ends.iter_mut().find(|(who, _)| *who == n) {
+                let mut falls = |n: TargetNo| match ends.iter_mut().find(|(who, _)| *who == n) {
                     Some((_, end)) => end[i..].fill(depth),
                     None => ends.push((n, [depth; N])),
-                });
+                };
+                field.narrow(words, |i, fallen| members_at(i, fallen).for_each(&mut falls));
             }
         };
         let (mut state, walked) = self.walk(prompt, begin, |state, words, depth| {
@@ -150,8 +156,8 @@ impl View {
     /// Adds the ranks whose numbers of this lane are in the set.
     fn add_ranks(&self, ranks: &mut Alive, words: &[u64], lane: Lane) {
         for (i, word) in self.of(words, lane).enumerate().filter(|(_, w)| *w != 0) {
-            for bit in members(&[word]) {
-                let seat = self.roster.get((i * 64) as TargetNo + bit);
+            for number in members_at(i, word) {
+                let seat = self.roster.get(number);
                 let Some(rank) = seat.map(|seat| seat.device) else { continue };
                 let at = rank as usize / 64;
                 if ranks.len() <= at {

@@ -85,8 +85,13 @@ impl ChainIndex {
                     return;
                 }
             }
-            Names::Own { blocks, more } => {
-                if let Some((_, copies)) = blocks.get_mut(hash).filter(|(_, n)| *n > 1) {
+            Names::Own { blocks, more, old } => {
+                let own = blocks.get_mut(hash).map(|(_, copies)| copies);
+                // Its node calls it so, and the target's own names don't tell yet.
+                let mut old = old.as_deref_mut();
+                let by_old = own.is_none();
+                let copies = own.or_else(|| old.as_mut()?.copies.get_mut(&hash).filter(|n| **n > 0));
+                if let Some(copies) = copies.filter(|n| by_old || **n > 1) {
                     *copies -= 1;
                     return;
                 }
@@ -96,8 +101,14 @@ impl ChainIndex {
                     if *n == 1 {
                         more.remove(&slot);
                     }
+                    if let Some(old) = old.filter(|_| by_old) {
+                        old.lose_name(slot);
+                    }
                     target.standing -= 1;
                     return;
+                }
+                if let Some(old) = old {
+                    old.gone(slot, hash);
                 }
             }
         }

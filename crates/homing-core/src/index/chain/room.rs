@@ -98,8 +98,11 @@ impl ChainIndex {
                         copies.remove(&node.engine);
                         1
                     }
-                    Names::Own { more, .. } => {
+                    Names::Own { more, old, .. } => {
                         ghost = true;
+                        if let Some(old) = old {
+                            old.gone(slot, node.engine);
+                        }
                         more.remove(&slot).unwrap_or(1) as usize
                     }
                 };

@@ -210,13 +210,16 @@ fn spilled(words: &Words) -> usize {
 
 /// The targets of some words.
 pub(super) fn members(words: &[u64]) -> impl Iterator<Item = TargetNo> + use<'_> {
-    words.iter().enumerate().flat_map(|(i, word)| {
-        let mut rest = *word;
-        std::iter::from_fn(move || {
-            let bit = (rest != 0).then(|| rest.trailing_zeros())?;
-            rest &= rest - 1;
-            Some((i * 64) as TargetNo + bit as TargetNo)
-        })
+    words.iter().enumerate().flat_map(|(i, word)| members_at(i, *word))
+}
+
+/// The targets of the word at this place.
+pub(super) fn members_at(place: usize, word: u64) -> impl Iterator<Item = TargetNo> {
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+        rest &= rest - 1;
+        Some((place * 64) as TargetNo + bit as TargetNo)
     })
 }
 

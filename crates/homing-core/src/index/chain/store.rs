@@ -4,7 +4,7 @@ use super::ahead::Ahead;
 use super::lanes::{Lane, Lanes};
 use super::nodes::Slot;
 use super::sets::TargetNo;
-use super::target::{Map, Names, Orphan, Shards};
+use super::target::{Names, Orphan};
 use super::{Applied, ChainIndex};
 use crate::hash::{ChainHash, EngineHash, HashSpace};
 use crate::ids::{DpRank, WorkerId};
@@ -151,14 +151,19 @@ impl ChainIndex {
         called: Option<Slot>,
     ) -> Option<Slot> {
         match &self.target(number)?.names {
-            Names::Common { .. } => {
-                called.filter(|s| self.nodes.holders(*s).is_some_and(|set| self.sets.has(set, number)))
-            }
-            // It may lead to what was dropped to make room.
-            Names::Own { blocks, .. } => {
-                blocks.get(name).map(|(slot, _)| *slot).filter(|s| self.nodes.lives(*s))
+            Names::Common { .. } => called.filter(|s| self.holds(number, *s)),
+            Names::Own { blocks, old, .. } => {
+                // It may lead to what was dropped to make room.
+                let own = blocks.get(name).map(|(slot, _)| *slot).filter(|s| self.nodes.lives(*s));
+                let old = old.as_ref();
+                let old = || called.filter(|s| old.is_some_and(|old| old.covers(*s)));
+                own.or_else(|| old().filter(|s| self.holds(number, *s)))
             }
         }
+    }
+
+    fn holds(&self, number: TargetNo, slot: Slot) -> bool {
+        self.nodes.holders(slot).is_some_and(|set| self.sets.has(set, number))
     }
 
     /// Where a block of this name stands: in this tier, or else in the nearest that has it.
@@ -197,7 +202,7 @@ impl ChainIndex {
         Block { hash, tokens, own, follow, behind }: Block<'_>,
         hashed: impl Fn(Option<ChainHash>, HashSpace) -> Option<ChainHash>,
     ) -> Option<Parent> {
-        let own_names = matches!(self.target(here.number)?.names, Names::Own { .. });
+        let own_names = matches!(self.target(here.number)?.names, Names::Own { old: None, .. });
         // Where it has names of its own, those of nodes say nothing of it.
         let called = match behind {
             None if own_names && here.lanes.tiers().count() == 1 => None,
@@ -329,10 +334,12 @@ impl ChainIndex {
         match &mut target.names {
             Names::Common { copies: more } if copies > 1 => _ = more.insert(hash, copies - 1),
             Names::Common { .. } => {}
-            Names::Own { blocks, more } => {
+            Names::Own { blocks, more, old } => {
                 blocks.insert(hash, (slot, copies));
                 if held {
                     *more.entry(slot).or_insert(1) += 1;
+                } else if let Some(old) = old {
+                    old.held(slot);
                 }
             }
         }
@@ -341,23 +348,5 @@ impl ChainIndex {
             self.nodes.hold(slot, set, false);
         }
         Some(slot)
-    }
-
-    /// The target has names of its own from now on: what it holds so far is called as its nodes are.
-    fn rename(&mut self, number: TargetNo) {
-        let Some(target) = self.target_mut(number) else { return };
-        let Names::Common { copies } = &mut target.names else { return };
-        let copies = std::mem::take(copies);
-        let mut blocks = Shards::default();
-        if target.standing > 0 {
-            // Once in a target's life, most often with its first block: all nodes are looked at.
-            for (slot, node) in self.nodes.iter().filter(|(_, n)| self.sets.has(n.set, number)) {
-                let more = copies.get(&node.engine).copied().unwrap_or(0);
-                blocks.insert(node.engine, (slot, more.saturating_add(1)));
-            }
-        }
-        if let Some(target) = self.target_mut(number) {
-            target.names = Names::Own { blocks, more: Map::default() };
-        }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::super::groups::Groups;
 use super::nodes::Slot;
+use super::rename::Old;
 use crate::hash::{EngineHash, HashSpace};
 use foldhash::fast::FixedState;
 use std::collections::{BTreeSet, HashMap};
@@ -26,8 +27,9 @@ pub(super) struct Orphan {
 pub(super) enum Names {
     /// As the nodes are; the copies beyond the first.
     Common { copies: Map<EngineHash, u32> },
-    /// Its own: where each leads, and its copies; and how many lead to a node, where that is more than one.
-    Own { blocks: Shards, more: Map<Slot, u32> },
+    /// Its own: where each leads, and its copies; how many lead to a node, where that is more than one; and
+    /// what it held before it had them.
+    Own { blocks: Shards, more: Map<Slot, u32>, old: Option<Box<Old>> },
 }
 
 /// Shards of a target's own names.
@@ -130,9 +132,12 @@ impl Target {
                 let more = copies.entry(hash).or_insert(0);
                 *more = more.saturating_add(1);
             }
-            Names::Own { blocks, .. } => {
+            Names::Own { blocks, old, .. } => {
+                let old = old.as_mut().map(|old| &mut old.copies);
                 if let Some((_, copies)) = blocks.get_mut(hash) {
                     *copies = copies.saturating_add(1);
+                } else if let Some(more) = old.map(|copies| copies.entry(hash).or_insert(0)) {
+                    *more = more.saturating_add(1);
                 }
             }
         }
@@ -173,8 +178,9 @@ impl Target {
     pub(super) fn bytes(&self) -> usize {
         let names = match &self.names {
             Names::Common { copies } => copies.capacity() * size_of::<(EngineHash, u32)>(),
-            Names::Own { blocks, more } => {
-                blocks.bytes() + more.capacity() * size_of::<(Slot, u32)>()
+            Names::Own { blocks, more, old } => {
+                let old = old.as_ref().map_or(0, |old| old.bytes());
+                blocks.bytes() + more.capacity() * size_of::<(Slot, u32)>() + old
             }
         };
         names
