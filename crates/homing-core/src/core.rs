@@ -1,8 +1,8 @@
 //! [`SelectionCore`]: the partitions, and the calls that hosts make. No others exist.
 //!
-//! Each partition has two locks: its prefix index (many readers, few writers) and the rest. A call
+//! Each partition has two locks: that of its prefix index, for who writes it, and the rest. A call
 //! takes one at a time, for microseconds, and never waits inside: what engines say about their caches
-//! can be long, and is taken in by slices. Order: registry, then a partition. What every request asks
+//! can be long, and is taken in by slices. Who looks a prompt up takes none of the index. Order: registry, then a partition. What every request asks
 //! (a block size, whether somebody is to be woken) is kept beside the locks, in atomics.
 //!
 //! * `fleet`: what the world says of workers;
@@ -31,8 +31,8 @@ use crate::fleet::{
 };
 use crate::hash::Prompt;
 use crate::ids::{PartitionId, Role, WorkerId};
-use crate::index::seen::Seen;
 use crate::index::chain::ChainReader;
+use crate::index::seen::Seen;
 use crate::index::{ChainIndex, Overlaps, RecencyIndex};
 use crate::partition::{Partition, Stats, WorkerLoad};
 use crate::select::policy::{Policy, built_in};

@@ -44,8 +44,7 @@ impl SelectionCore {
     pub fn look_up(&self, ask: &mut Ask) {
         let Some(cell) = self.cell(ask.partition) else { return };
         let exact = ask.prompt.exact;
-        let mut found =
-            if exact { cell.reader.overlaps(&ask.prompt) } else { Overlaps::new() };
+        let mut found = if exact { cell.reader.overlaps(&ask.prompt) } else { Overlaps::new() };
         if !ask.text.chain.is_empty() {
             let texts = cell.text.read();
             for mut o in texts.overlaps(&ask.text) {

@@ -184,3 +184,32 @@ fn f22_the_budget_is_of_all_indexes() {
     assert!(used.dropped > 0 && used.bytes > index_memory / 2, "{used:?}");
     core.check();
 }
+
+/// Were it to wait, this test would never end.
+#[test]
+fn who_looks_a_prompt_up_waits_for_no_writer() {
+    let (core, ids) = core(CoreSettings::default(), &[CacheSource::Events; 2]);
+    let event = |seed: u32| {
+        let token_ids: Vec<u32> = (0..TOKENS - 1).map(|i| seed * 10_000 + i).collect();
+        KvEvent::Stored(BlockStored {
+            block_hashes: (0..BLOCKS)
+                .map(|b| EngineHash(u64::from(seed) << 32 | u64::from(b)))
+                .collect(),
+            token_ids,
+            block_size: 16,
+            full_attention: true,
+            ..BlockStored::default()
+        })
+    };
+    core.handle_kv(Time::ZERO, ids[0], DpRank(0), &[event(1)], |_, _| {});
+    let cell = core.cell(core.route("m").unwrap().partition).unwrap();
+    cell.index(|index| {
+        assert_eq!(overlap(&core, Some(tokens(1)), text(1), ids[0]), BLOCKS, "what was there");
+        let half = BLOCKS as usize / 2;
+        index.apply_part(ids[1], DpRank(0), &event(2), 0..half);
+        let found = overlap(&core, Some(tokens(2)), text(2), ids[1]);
+        assert_eq!(found as usize, half, "what has come so far");
+        index.forget(ids[0]);
+        assert_eq!(overlap(&core, Some(tokens(1)), text(1), ids[0]), 0, "who has gone");
+    });
+}

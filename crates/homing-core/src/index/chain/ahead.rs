@@ -43,7 +43,8 @@ impl Ahead {
         let Some((before, space)) = before.filter(|_| !self.range.contains(&blocks.start)) else {
             return;
         };
-        self.range = blocks.start..blocks.end.min(blocks.start + BLOCKS).min(stored.block_hashes.len());
+        self.range =
+            blocks.start..blocks.end.min(blocks.start + BLOCKS).min(stored.block_hashes.len());
         (self.before, self.space) = (before, space);
         let hashes = &stored.block_hashes[self.range.clone()];
         let tokens = stored.token_ids.chunks_exact(stored.block_size as usize);

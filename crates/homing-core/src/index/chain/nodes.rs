@@ -175,8 +175,7 @@ impl Nodes {
         before: Option<Slot>,
         follow: usize,
     ) -> Option<Slot> {
-        let behind =
-            before.map(|slot| slot + 1).filter(|s| s % PAGE != 0 && !self.lives(*s));
+        let behind = before.map(|slot| slot + 1).filter(|s| s % PAGE != 0 && !self.lives(*s));
         let slot = match behind {
             Some(slot) => slot,
             None => self.room(follow)?,

@@ -97,15 +97,16 @@ impl View {
     ) -> Overlaps {
         // By where each fell out of each field.
         let begin = || (Ends::<N>::new(), std::array::from_fn(|_| Field::default()));
-        let narrow = |(ends, fields): &mut (Ends<N>, [Field; N]), words: &[Alive; N], depth: u32| {
-            for (i, (field, words)) in fields.iter_mut().zip(words).enumerate() {
-                let mut falls = |n: TargetNo| match ends.iter_mut().find(|(who, _)| *who == n) {
-                    Some((_, end)) => end[i..].fill(depth),
-                    None => ends.push((n, [depth; N])),
-                };
-                field.narrow(words, |i, fallen| members_at(i, fallen).for_each(&mut falls));
-            }
-        };
+        let narrow =
+            |(ends, fields): &mut (Ends<N>, [Field; N]), words: &[Alive; N], depth: u32| {
+                for (i, (field, words)) in fields.iter_mut().zip(words).enumerate() {
+                    let mut falls = |n: TargetNo| match ends.iter_mut().find(|(who, _)| *who == n) {
+                        Some((_, end)) => end[i..].fill(depth),
+                        None => ends.push((n, [depth; N])),
+                    };
+                    field.narrow(words, |i, fallen| members_at(i, fallen).for_each(&mut falls));
+                }
+            };
         let (mut state, walked) = self.walk(prompt, begin, |state, words, depth| {
             let words = fold(words);
             if depth == 0 {

@@ -134,7 +134,8 @@ fn whatever_goes_readers_are_told_what_was_true_at_one_moment() {
                 12 => {
                     // From the middle, which none does.
                     let KvEvent::Stored(stored) = event else { return };
-                    let block_hashes = stored.block_hashes[from..].iter().take(9).copied().collect();
+                    let block_hashes =
+                        stored.block_hashes[from..].iter().take(9).copied().collect();
                     let gone = BlockRemoved { block_hashes, ..BlockRemoved::default() };
                     index.apply(WorkerId(worker), DpRank(0), &KvEvent::Removed(gone));
                 }
@@ -162,7 +163,10 @@ fn a_reader_amid_a_change_sees_what_is_whole() {
     let reader = index.reader();
     let event = sequence(1, 300);
     for part in 0..30 {
-        assert_eq!(index.apply_part(WorkerId(0), DpRank(0), &event, part * 10..part * 10 + 10), Applied::Yes);
+        assert_eq!(
+            index.apply_part(WorkerId(0), DpRank(0), &event, part * 10..part * 10 + 10),
+            Applied::Yes
+        );
         assert_eq!(reader.overlaps(&prompt(1, 300))[0].blocks as usize, part * 10 + 10);
     }
     index.forget(WorkerId(0));

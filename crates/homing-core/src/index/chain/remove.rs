@@ -31,9 +31,9 @@ impl ChainIndex {
             return Applied::Ignored;
         }
         let Some(number) = lanes.of(tier.into()) else { return Applied::Yes };
-        let (all, len) = (&removed.block_hashes, removed.block_hashes.len());
-        let all = &all[blocks.start.min(len)..blocks.end.min(len)];
-        for names in all.chunks(AHEAD) {
+        let all = &removed.block_hashes;
+        let blocks = blocks.start..blocks.end.min(all.len());
+        for names in all.get(blocks).unwrap_or_default().chunks(AHEAD) {
             self.touch(number, names);
             names.iter().for_each(|hash| self.remove_one(number, *hash));
         }
@@ -90,7 +90,8 @@ impl ChainIndex {
                 // Its node calls it so, and the target's own names don't tell yet.
                 let mut old = old.as_deref_mut();
                 let by_old = own.is_none();
-                let copies = own.or_else(|| old.as_mut()?.copies.get_mut(&hash).filter(|n| **n > 0));
+                let copies =
+                    own.or_else(|| old.as_mut()?.copies.get_mut(&hash).filter(|n| **n > 0));
                 if let Some(copies) = copies.filter(|n| by_old || **n > 1) {
                     *copies -= 1;
                     return;

@@ -59,15 +59,26 @@ fn in_the_midst_of_it_all_is_as_ever() {
                 6 => gone(&event, from, 20),
                 _ => KvEvent::Cleared,
             };
-            let event = if step < 4 || !matches!(event, KvEvent::Cleared) { event } else { sequence(which, LONG) };
-            let said = [fast.apply(WorkerId(worker), RANK, &event), plain.apply(WorkerId(worker), RANK, &event)];
+            let event = if step < 4 || !matches!(event, KvEvent::Cleared) {
+                event
+            } else {
+                sequence(which, LONG)
+            };
+            let said = [
+                fast.apply(WorkerId(worker), RANK, &event),
+                plain.apply(WorkerId(worker), RANK, &event),
+            ];
             assert_eq!(said[0], said[1]);
             if dice.below(2) == 0 {
                 fast.sweep(1);
             }
             fast.check();
             for n in 0..3 {
-                assert_eq!(fast.held(WorkerId(n)), plain.held(WorkerId(n)), "seed {seed}, step {step}");
+                assert_eq!(
+                    fast.held(WorkerId(n)),
+                    plain.held(WorkerId(n)),
+                    "seed {seed}, step {step}"
+                );
                 assert_eq!(fast.overlaps(&prompt(n, LONG)), plain.overlaps(&prompt(n, LONG)));
             }
         }

@@ -12,8 +12,7 @@ impl ChainIndex {
     /// An index without names, of blocks of so many tokens.
     #[must_use]
     pub(in crate::index) fn nameless(block_size: u32) -> Self {
-        let mut index =
-            Self { nameless: true, block_size: Some(block_size), ..Self::default() };
+        let mut index = Self { nameless: true, block_size: Some(block_size), ..Self::default() };
         index.show();
         index
     }

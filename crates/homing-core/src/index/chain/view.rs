@@ -105,7 +105,8 @@ impl ChainReader {
             // Whoever has departed meanwhile is left out; who has its number since holds nothing of this.
             let now = self.shared.view.load();
             let stays = view.roster.seats.iter().zip(&now.roster.seats).filter(|(a, b)| a == b);
-            let stays: BTreeSet<_> = stays.filter_map(|(seat, _)| Some(seat.as_ref()?.key)).collect();
+            let stays: BTreeSet<_> =
+                stays.filter_map(|(seat, _)| Some(seat.as_ref()?.key)).collect();
             found.retain(|o| stays.contains(&(o.worker, o.rank)));
         }
         found.sort_unstable_by_key(|o| (o.worker, o.rank));

@@ -70,9 +70,8 @@ impl View {
             let losses = self.pages.losses();
             let mut state = begin();
             let mut way = Way { view: self, visits: SmallVec::new(), depth: 0 };
-            let whole = way.go(&prompt.chain[..most], &mut |words, depth| {
-                step(&mut state, words, depth)
-            });
+            let whole =
+                way.go(&prompt.chain[..most], &mut |words, depth| step(&mut state, words, depth));
             let depth = way.depth;
             tries += 1;
             let believed =
