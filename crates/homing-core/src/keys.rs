@@ -13,10 +13,11 @@
 //! stays whole, and they notice where a cell may have slipped past them, and look again.
 
 use crate::shelf::Shelf;
+use arc_swap::ArcSwapOption;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
-use std::sync::{Arc, OnceLock};
 
 /// Cells of a segment, as a power of two.
 const BITS: u32 = 12;
@@ -54,7 +55,7 @@ struct Kept {
 struct Directory {
     depth: AtomicU8,
     /// By depth. Those before the last are only kept: they take as much as that one.
-    places: [OnceLock<Box<[AtomicU32]>>; DEEPEST as usize + 1],
+    places: [ArcSwapOption<Box<[AtomicU32]>>; DEEPEST as usize + 1],
 }
 
 /// Where readers look keys up, who never wait for the one who changes them.
@@ -111,21 +112,20 @@ fn place(hash: u32, depth: u8) -> usize {
 impl Directory {
     fn segment(&self, hash: u32) -> Option<u32> {
         let depth = self.depth.load(Acquire);
-        let places = self.places.get(usize::from(depth))?.get()?;
-        Some(places.get(place(hash, depth))?.load(Acquire))
+        let places = self.places.get(usize::from(depth))?.load();
+        Some(places.as_ref()?.get(place(hash, depth))?.load(Acquire))
     }
 
     /// Another one takes its place, of twice the length.
     fn grow(&self, depth: u8, places: &[u32]) {
-        let places = places.iter().map(|number| AtomicU32::new(*number)).collect();
+        let places: Box<[_]> = places.iter().map(|number| AtomicU32::new(*number)).collect();
         // Each depth comes once in the life of a table: no directory ever shrinks.
-        let fresh = self.places[usize::from(depth)].set(places).is_ok();
-        debug_assert!(fresh, "a directory that has been");
+        self.places[usize::from(depth)].store(Some(Arc::new(places)));
         self.depth.store(depth, Release);
     }
 
     fn point(&self, depth: u8, range: Range<usize>, number: u32) {
-        if let Some(places) = self.places[usize::from(depth)].get() {
+        if let Some(places) = &*self.places[usize::from(depth)].load() {
             places[range].iter().for_each(|place| place.store(number, Release));
         }
     }

@@ -5,7 +5,7 @@
 //! ever moves, so finding one takes no lock.
 
 use arc_swap::{ArcSwapOption, Guard};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Places of the first board, as a power of two; and boards, so that every number of 32 bits has its place.
 const FIRST: u32 = 6;
@@ -14,15 +14,17 @@ const BOARDS: usize = 33 - FIRST as usize;
 /// What was found in a place, which stays whole as long as this is kept.
 pub(crate) type Found<T> = Guard<Option<Arc<T>>>;
 
+type Board<T> = Box<[ArcSwapOption<T>]>;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shelf<T> {
-    boards: [OnceLock<Box<[ArcSwapOption<T>]>>; BOARDS],
+    boards: [ArcSwapOption<Board<T>>; BOARDS],
 }
 
 impl<T> Default for Shelf<T> {
     fn default() -> Self {
-        Self { boards: [const { OnceLock::new() }; BOARDS] }
+        Self { boards: std::array::from_fn(|_| ArcSwapOption::empty()) }
     }
 }
 
@@ -37,21 +39,26 @@ impl<T> Shelf<T> {
     /// What is in a place; `None` where there never was anything.
     pub(crate) fn look(&self, number: u32) -> Option<Found<T>> {
         let (board, at) = place(number);
-        Some(self.boards[board].get()?[at].load())
+        Some(self.boards[board].load().as_ref()?[at].load())
     }
 
     /// Puts something in a place, instead of what was there.
     pub(crate) fn put(&self, number: u32, what: Option<Arc<T>>) {
         let (board, at) = place(number);
-        let board = self.boards[board].get_or_init(|| {
-            (0..1_usize << (FIRST as usize + board)).map(|_| ArcSwapOption::empty()).collect()
-        });
-        board[at].store(what);
+        if self.boards[board].load().is_none() {
+            let places = 1_usize << (FIRST as usize + board);
+            let places: Board<T> = (0..places).map(|_| ArcSwapOption::empty()).collect();
+            self.boards[board].store(Some(Arc::new(places)));
+        }
+        if let Some(board) = &*self.boards[board].load() {
+            board[at].store(what);
+        }
     }
 
     /// Bytes of its places.
     pub(crate) fn bytes(&self) -> usize {
-        let places: usize = self.boards.iter().filter_map(OnceLock::get).map(|b| b.len()).sum();
+        let on = |board: &ArcSwapOption<Board<T>>| board.load().as_ref().map_or(0, |b| b.len());
+        let places: usize = self.boards.iter().map(on).sum();
         size_of::<Self>() + places * size_of::<ArcSwapOption<T>>()
     }
 }

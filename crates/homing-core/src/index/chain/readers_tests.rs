@@ -179,3 +179,61 @@ fn a_reader_amid_a_change_sees_what_is_whole() {
     assert_eq!(reader.overlaps(&prompt(2, 10))[0].blocks, 10);
     assert_eq!(prompt(2, 10).block_size, SIZE);
 }
+
+/// The writer takes its turn in the middle of a walk, again and again: nobody is ever said to hold a prompt as
+/// far as nobody held it at any time.
+#[test]
+fn what_goes_away_behind_a_reader_is_not_added_to_what_comes_before_it() {
+    const LONG: usize = 200;
+    let (event, asked) = (sequence(1, LONG as u32), prompt(1, LONG as u32));
+    let gone = |range: Range<usize>| {
+        let KvEvent::Stored(stored) = &event else { unreachable!() };
+        let block_hashes = stored.block_hashes[range].iter().rev().copied().collect();
+        KvEvent::Removed(BlockRemoved { block_hashes, ..BlockRemoved::default() })
+    };
+    let (mut torn, mut whole) = (0, 0);
+    for seed in 0..2_000 {
+        let mut dice = SplitMix::new(seed);
+        let mut index = ChainIndex::default();
+        index.apply_part(WorkerId(0), DpRank(0), &event, 0..150);
+        // Others hold beginnings of it, so that sets change on the way.
+        for worker in 1..20_u32 {
+            index.apply_part(WorkerId(worker), DpRank(0), &event, 0..worker as usize * 10);
+        }
+        let view = index.reader.shared.view.load_full();
+        let truth = |index: &ChainIndex| {
+            index
+                .overlaps(&asked)
+                .first()
+                .map_or(0, |o| if o.worker == WorkerId(0) { o.blocks } else { 0 })
+        };
+        let mut truths = vec![truth(&index)];
+        let mut turns = dice.below(12);
+        let (fell, walked) = view.walk(
+            &asked,
+            || None,
+            |fell: &mut Option<u32>, words, depth| {
+                if words.first().is_none_or(|word| word & 1 == 0) {
+                    fell.get_or_insert(depth);
+                }
+                if turns > 0 && dice.below(3) == 0 {
+                    turns -= 1;
+                    let (worker, rank) = (WorkerId(0), DpRank(0));
+                    match dice.below(4) {
+                        0 => _ = index.apply(worker, rank, &gone(0..dice.below(70))),
+                        1 => _ = index.apply_part(worker, rank, &event, 150..LONG),
+                        2 => _ = index.apply(worker, rank, &gone(150..LONG)),
+                        _ => _ = index.apply_part(worker, rank, &event, 0..150),
+                    }
+                    truths.push(truth(&index));
+                }
+                true
+            },
+        );
+        let said = fell.unwrap_or(walked.depth).min(walked.believed);
+        assert!(truths.iter().any(|t| said <= *t), "{said} of {truths:?}, seed {seed}");
+        torn += usize::from(walked.believed < walked.depth);
+        whole += usize::from(said == *truths.last().unwrap() && truths.len() > 1);
+    }
+    assert!(torn > 0 && whole > 100, "{torn} torn, {whole} whole");
+}

@@ -83,12 +83,12 @@ pub(super) struct View {
 /// Looks prompts up in an index that another thread writes, and never waits for it. A clone reads the same.
 #[derive(Clone, Debug, Default)]
 pub struct ChainReader {
-    shared: Arc<Shown>,
+    pub(super) shared: Arc<Shown>,
 }
 
 #[derive(Debug, Default)]
-struct Shown {
-    view: ArcSwap<View>,
+pub(super) struct Shown {
+    pub(super) view: ArcSwap<View>,
     /// Rosters that were shown so far.
     rosters: AtomicU64,
 }
