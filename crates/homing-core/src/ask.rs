@@ -9,6 +9,8 @@
 
 use crate::affinity::{Hold, Lease, Outcome};
 use crate::explain::Placement;
+use crate::explain::record::{Note, Report};
+use crate::explain::ring::Slot;
 use crate::fleet::WorkerInfo;
 use crate::hash::Prompt;
 use crate::ids::{DpRank, NameId, PartitionId, SessionKey, Target, WorkerId};
@@ -49,6 +51,8 @@ pub struct Ask {
     pub overlaps: Overlaps,
     /// When its client gives up.
     pub deadline: Option<Time>,
+    /// For its record.
+    pub note: Note,
     pub(crate) past: Past,
 }
 
@@ -133,6 +137,8 @@ pub(crate) struct Past {
     pub(crate) explicit: Option<WorkerId>,
     /// Leading blocks of its prompt that had been here before it came, or that somebody held.
     pub(crate) seen: u32,
+    /// Where its record lies.
+    pub(crate) record: Option<Slot>,
 }
 
 impl Ask {
@@ -150,6 +156,7 @@ impl Ask {
             text: Prompt::default(),
             overlaps: Overlaps::new(),
             deadline: None,
+            note: Note::default(),
             past: Past::default(),
         }
     }
@@ -285,6 +292,16 @@ pub struct Live {
     pub(crate) forecast: Forecast,
     /// Its usage has been told: what follows is a repetition. Changed under the partition's lock.
     pub(crate) told: AtomicBool,
+    /// Where its record lies.
+    pub(crate) record: Option<Slot>,
+    pub(crate) report: Report,
+}
+
+impl Live {
+    /// How it ends, for its record: before it is finished.
+    pub fn report(&mut self, report: Report) {
+        self.report = report;
+    }
 }
 
 /// A place in the queue.

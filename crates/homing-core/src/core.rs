@@ -9,14 +9,17 @@
 //! * `known`: what workers are known to have cached;
 //! * `kv`: the slices;
 //! * `trust`: what engines say of predictions;
+//! * `decisions`: the records of what was decided;
 //! * `sessions`: what people ask of sessions, and what is kept and shared of them.
 
+mod decisions;
 mod fleet;
 mod known;
 mod kv;
 mod sessions;
 mod trust;
 
+pub use decisions::{Decision, RecordUse};
 pub use known::IndexUse;
 pub use sessions::{Cursor, Publication, Received, WALK_AT_ONCE};
 

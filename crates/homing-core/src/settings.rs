@@ -175,6 +175,8 @@ pub struct CoreSettings {
     pub health_failures: u32,
     /// Good probes in a row that bring it back.
     pub health_successes: u32,
+    /// Whether decisions leave records; without them, what they cost can be measured.
+    pub records: bool,
 }
 
 impl Default for CoreSettings {
@@ -188,6 +190,7 @@ impl Default for CoreSettings {
             retry_attempts: 1,
             health_failures: 3,
             health_successes: 1,
+            records: true,
         }
     }
 }

@@ -46,6 +46,8 @@ mod rules {
     mod r25_restart;
     mod r26_visible;
     mod r27_hot;
+    mod records;
+    mod records_many;
     mod refusals;
     mod world;
 }

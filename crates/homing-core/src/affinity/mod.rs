@@ -82,6 +82,28 @@ pub enum Steer {
     Tentative(Target),
 }
 
+impl Steer {
+    /// The target that it names.
+    #[must_use]
+    pub const fn target(self) -> Option<Target> {
+        match self {
+            Self::Free => None,
+            Self::Pin(t) | Self::Prefer(t) | Self::Tentative(t) => Some(t),
+        }
+    }
+
+    /// As people read it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Pin(_) => "pin",
+            Self::Prefer(_) => "prefer",
+            Self::Tentative(_) => "join",
+        }
+    }
+}
+
 impl Hold {
     /// What it asks of selection.
     #[must_use]

@@ -123,5 +123,8 @@ impl SelectionCore {
             registry.unplaced().for_each(|row| state.set_unplaced(row));
             cells.push(Arc::new(Cell::new(pool, role, state, self.settings.index_memory)));
         }
+        for cell in cells.iter() {
+            cell.state.lock().share_records(cells.len());
+        }
     }
 }

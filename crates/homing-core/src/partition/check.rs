@@ -41,6 +41,7 @@ impl Partition {
         }
         self.ledger.check();
         self.lines.check();
+        self.records.ring().check();
         self.trust.check(|worker| self.row(worker).is_some());
         assert!(self.rows.is_sorted_by_key(|r| r.info.id), "rows out of order");
         assert!(

@@ -26,6 +26,7 @@ use crate::ask::{
 };
 use crate::blame::Reuse;
 use crate::dice::SplitMix;
+use crate::explain::records::Records;
 use crate::fleet::{Row, State};
 use crate::ids::{NameId, PartitionId, Role, WorkerId};
 use crate::load::pace::Learned;
@@ -100,6 +101,7 @@ pub struct Partition {
     answer: f32,
     /// Prompt tokens by what became of them, and the name that they came under.
     reuse: BTreeMap<NameId, Reuse>,
+    records: Records,
     /// How often invariants could have been looked at.
     #[cfg(debug_assertions)]
     calls: u32,
@@ -156,6 +158,7 @@ impl Partition {
             pool_pace: Learned::default(),
             answer: USUAL_ANSWER,
             reuse: BTreeMap::new(),
+            records: Records::new(settings.records),
             #[cfg(debug_assertions)]
             calls: 0,
             settings,
@@ -208,6 +211,9 @@ impl Partition {
 
     /// A worker has departed. Its bookings stay until their streams end.
     pub fn remove_row(&mut self, worker: WorkerId) {
+        if let Some(name) = self.row(worker).map(|row| row.info.spec.name.clone()) {
+            self.records.departed(worker, name);
+        }
         self.rows.retain(|r| r.info.id != worker);
         self.shed.retain(|(w, _)| *w != worker);
         self.unplaced.remove(&worker);
@@ -228,12 +234,12 @@ impl Partition {
     /// A woken ticket tries its luck; session and fleet are read anew.
     pub fn claim(&mut self, now: Time, ticket: Ticket) -> Admission {
         self.note_time(now);
-        let (ask, queued, _) = self.lines.leave(ticket);
+        let (mut ask, queued, _) = self.lines.leave(ticket);
         // Its home may be overloaded by now, and for that it waits as long as its client does.
         let waits_on = matches!(queued.line, Line::Home(home) if self.waits_for(now, home))
             && ask.deadline.is_some_and(|client| now < client);
         let admission = if queued.deadline <= now && !waits_on {
-            self.refuse(now, &ask, Some(queued), No::because(Cause::Timeout))
+            self.refuse(now, &mut ask, Some(queued), No::because(Cause::Timeout))
         } else {
             self.place(now, ask, Some(queued))
         };
@@ -242,9 +248,11 @@ impl Partition {
     }
 
     /// A waiting request leaves.
-    pub fn cancel(&mut self, _now: Time, ticket: Ticket) {
+    pub fn cancel(&mut self, now: Time, ticket: Ticket) {
         let (ask, queued, awake) = self.lines.leave(ticket);
-        self.count(if self.has_session(&ask) { Outcome::Unbound } else { Outcome::None });
+        let outcome = if self.has_session(&ask) { Outcome::Unbound } else { Outcome::None };
+        self.count(outcome);
+        self.records.left(now, ask.past.record, outcome);
         if awake || queued.line != Line::Any {
             self.left(queued.line);
         }
@@ -270,6 +278,7 @@ impl Partition {
         self.note_time(now);
         let Grant { mut ask, worker, booking, claim, .. } = checked.0;
         let _ = self.ledger.free(now, booking);
+        self.records.failed(ask.past.record, failure);
         let past = &mut ask.past;
         past.attempts += 1;
         past.failure = Some(failure);
@@ -315,20 +324,22 @@ impl Partition {
             table.release(now, hold, true);
         }
         let admission =
-            if spent { self.refuse(now, &ask, None, no) } else { self.place(now, ask, None) };
+            if spent { self.refuse(now, &mut ask, None, no) } else { self.place(now, ask, None) };
         self.wake_all(Some(worker.id));
         self.checked(admission)
     }
 
     /// The last look before a worker starts the request (R10).
     pub fn check_dispatch(&mut self, now: Time, grant: Grant) -> Dispatch {
-        let (Some(table), Claim::Held(hold)) = (&self.table, &grant.claim) else {
-            return Dispatch::Go(Checked(grant));
-        };
         let standing = |t| self.standing(now, grant.ask.name, t);
-        if grant.ask.past.rechecked
-            || table.check_dispatch(now, hold, grant.target(), standing) == Check::Go
-        {
+        let again = match (&self.table, &grant.claim) {
+            (Some(table), Claim::Held(hold)) if !grant.ask.past.rechecked => {
+                table.check_dispatch(now, hold, grant.target(), standing) == Check::Again
+            }
+            _ => false,
+        };
+        if !again {
+            self.records.dispatched(now, grant.ask.past.record, grant.target());
             return Dispatch::Go(Checked(grant));
         }
         let Grant { mut ask, worker, booking, claim, .. } = grant;
@@ -369,8 +380,11 @@ impl Partition {
             table.end_group(now, group);
         }
         self.count(outcome);
+        self.records.begun(now, grant.ask.past.record, outcome);
         self.debug_check();
-        (self.begin(grant.booking, lease, grant.forecast), outcome)
+        let mut live = self.begin(grant.booking, lease, grant.forecast);
+        live.record = grant.ask.past.record;
+        (live, outcome)
     }
 
     /// A grant comes to nothing: releases the hold and the booking, binds nothing (R12).
@@ -382,6 +396,7 @@ impl Partition {
             table.release(now, hold, why != Abandon::NotDispatched);
         }
         self.count(outcome);
+        self.records.abandoned(now, grant.ask.past.record, why, outcome);
         self.wake_all(Some(grant.worker.id));
         self.debug_check();
         outcome
@@ -404,7 +419,7 @@ impl Partition {
                 self.wake_next(line);
                 Admission::Waiting(ticket)
             }
-            Err(ask) => self.refuse(now, &ask, queued, No::because(Cause::QueueFull)),
+            Err(mut ask) => self.refuse(now, &mut ask, queued, No::because(Cause::QueueFull)),
         }
     }
 
@@ -498,6 +513,16 @@ impl Partition {
             table: table.map(Table::counters).unwrap_or_default(),
             outcomes: self.outcomes,
         }
+    }
+
+    /// The records of what was decided.
+    pub(crate) fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// There are so many partitions now, which share the room for records.
+    pub(crate) fn share_records(&mut self, partitions: usize) {
+        self.records.share(partitions);
     }
 
     /// Whether the request has a session, as far as anybody is concerned (R02).

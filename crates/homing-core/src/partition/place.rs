@@ -5,6 +5,7 @@ use super::decide::{Decision, No, Seat, after, demand, standing};
 use super::lines::Queued;
 use crate::affinity::{Hold, Outcome, Plan, Resolved, Standing, Steer};
 use crate::ask::{Admission, Ask, Cause, Claim, Grant, Refusal};
+use crate::explain::records::Weighing;
 use crate::explain::{Placement, Preview};
 use crate::load::Claimed;
 use crate::select::{Candidate, Candidates, Fit};
@@ -22,16 +23,18 @@ impl Partition {
         // The request's own fault comes first, before anything is touched.
         let named = match self.named(&ask, with_session) {
             Ok(named) => named,
-            Err(cause) => return self.refuse(now, &ask, queued, No::because(cause)),
+            Err(cause) => return self.refuse(now, &mut ask, queued, No::because(cause)),
         };
         ask.past.explicit = named;
         let mut claim = self.resolve(now, &ask);
         let hold = if let Claim::Held(hold) = &claim { Some(hold) } else { None };
+        let steer = hold.map_or(Steer::Free, Hold::steer);
         let seat = Seat { named, from: queued.map(|q| q.line), ..seat(&ask, hold) };
         let all = self.candidates(now, &ask);
         let mut dice = self.dice.clone();
         let decision = self.decide(now, &ask, &seat, &all, &mut dice);
         self.dice = dice;
+        self.remember(now, &mut ask, steer, &all, &decision);
         match decision {
             Decision::Go { picked, considered, plan } => {
                 if let (Some(table), Claim::Held(hold)) = (&mut self.table, &mut claim) {
@@ -55,9 +58,32 @@ impl Partition {
                     }
                     self.release_unsent(now, hold);
                 }
-                self.refuse(now, &ask, queued, no)
+                self.refuse(now, &mut ask, queued, no)
             }
         }
+    }
+
+    /// Keeps what the decision was made of.
+    fn remember(
+        &mut self,
+        now: Time,
+        ask: &mut Ask,
+        steer: Steer,
+        all: &Candidates,
+        decision: &Decision,
+    ) {
+        if self.records.off() {
+            return;
+        }
+        let (pick, waits) = match decision {
+            Decision::Go { picked, .. } => (Some(picked.target()), None),
+            Decision::Wait(line) => (None, Some(*line)),
+            Decision::Refuse(_) => (None, None),
+        };
+        let (demand, policy) = (&self.demand(now, ask), &*self.policy);
+        let eligible = |c: &Candidate| !c.fit.any(NOT_ELIGIBLE);
+        let weighing = Weighing { policy, demand, all, pick, eligible };
+        self.records.decided(now, ask, steer, waits, weighing);
     }
 
     fn resolve(&mut self, now: Time, ask: &Ask) -> Claim {
@@ -103,6 +129,7 @@ impl Partition {
             best_overlap_blocks: eligible().map(|c| c.overlap).max().unwrap_or(0),
             cached_tokens: forecast.cached,
         };
+        self.records.granted(now, ask.past.record, picked.target(), placement);
         let worker = self.rows[picked.row].info.clone();
         Grant { ask, worker, rank: picked.rank, booking, claim, placement, forecast }
     }
@@ -117,7 +144,7 @@ impl Partition {
     pub(super) fn refuse(
         &mut self,
         now: Time,
-        ask: &Ask,
+        ask: &mut Ask,
         queued: Option<Queued>,
         no: No,
     ) -> Admission {
@@ -130,7 +157,9 @@ impl Partition {
         self.count(outcome);
         let retry_after = matches!(cause, Cause::Overloaded | Cause::TargetOverloaded)
             .then(|| self.shed_until(no.at).map_or(USUAL_RETRY, |until| until.since(now)));
-        Admission::Refused(Refusal { cause, outcome, bound: no.bound, retry_after })
+        let refusal = Refusal { cause, outcome, bound: no.bound, retry_after };
+        self.records.refused(now, ask, &refusal);
+        Admission::Refused(refusal)
     }
 
     /// Where a request would go, without acting (R16).

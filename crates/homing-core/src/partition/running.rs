@@ -5,6 +5,7 @@ use super::Partition;
 use crate::affinity::Lease;
 use crate::ask::{Live, Step};
 use crate::blame::Reuse;
+use crate::explain::record::Report;
 use crate::ids::{DpRank, NameId, WorkerId};
 use crate::load::pace::Learned;
 use crate::load::{Booking, Pace};
@@ -23,13 +24,15 @@ impl Partition {
         forecast: Forecast,
     ) -> Live {
         self.trust.began(&forecast);
-        Live { partition: self.id, booking, lease, forecast, told: AtomicBool::new(false) }
+        let (told, report) = (AtomicBool::new(false), Report::default());
+        Live { partition: self.id, booking, lease, forecast, told, record: None, report }
     }
 
     /// A running request has come further. `Some`: its worker's index is not believed any more, or is again.
     pub fn progress(&mut self, now: Time, live: &Live, step: Step) -> Option<Turn> {
         match step {
             Step::FirstToken => {
+                self.records.first_token(now, live.record);
                 if let Some((worker, seen)) = self.ledger.first_token(now, &live.booking, true) {
                     self.learn(worker, |it| it.prefilled(&seen));
                 }
@@ -59,6 +62,7 @@ impl Partition {
             let tokens = seen.tokens.min(LONG_ANSWER) as f32;
             self.answer += (tokens - self.answer) / 64.0;
         }
+        self.records.finished(now, live.record, live.report);
         if let (Some(table), Some(lease)) = (&mut self.table, live.lease) {
             table.end(now, lease);
         }

@@ -52,7 +52,11 @@ impl Fit {
     /// The policy rules it out.
     pub const VETOED: Self = Self(128);
 
-    const WORDS: [(Self, &'static str); 8] = [
+    /// How many reasons there are.
+    pub const COUNT: usize = 8;
+
+    /// The reasons, as people read them, in the order of their bits.
+    pub const WORDS: [(Self, &'static str); Self::COUNT] = [
         (Self::NOT_READY, "not_ready"),
         (Self::FORBIDDEN, "forbidden"),
         (Self::FAILED, "failed"),

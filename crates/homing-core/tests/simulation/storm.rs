@@ -4,12 +4,14 @@
 //! * [`asks`]: the requests that come, and what previews say of them;
 //! * [`hosts`]: what hosts do with them;
 //! * [`laws`]: what must come of it;
+//! * [`records`]: what is kept of each request;
 //! * [`people`]: sessions removed, kept and brought back.
 
 mod asks;
 mod hosts;
 mod laws;
 mod people;
+mod records;
 mod weather;
 
 use super::engine::Engine;
@@ -438,6 +440,7 @@ impl Storm {
             let s = view.stats;
             assert_eq!((s.leases, s.bookings, s.waiting, s.bindings), (0, 0, 0, 0));
         }
+        self.all_recorded();
         let outcomes = self.shadows.iter().flat_map(|shadow| shadow.outcomes);
         assert_eq!(outcomes.sum::<u64>(), self.requests, "each request has one outcome");
         for (n, outcome) in

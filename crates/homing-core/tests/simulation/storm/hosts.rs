@@ -18,6 +18,8 @@ use std::time::Duration;
 impl Storm {
     pub(super) fn ask(&mut self, meta: Meta, ask: Ask) {
         let due = self.due(&meta, None);
+        let mut ask = ask;
+        ask.note.id = Some(meta.serial.to_string().into());
         let admission = self.core.admit(self.now, ask);
         self.admitted(meta, due, None, admission);
     }
@@ -93,6 +95,7 @@ impl Storm {
             (Admission::Granted(grant), Verdict::Go(to, plan)) => {
                 assert!(to.contains(&grant.target()), "{:?} is none of {to:?}", grant.target());
                 self.may_run(&meta, due.home, &grant);
+                self.recorded(&meta, &grant);
                 (meta.claim, meta.plan) = (due.claim, plan);
                 if let Claim::Held(hold) = &due.claim {
                     self.shadows[pool].hold(key.unwrap(), hold, grant.target());
@@ -181,6 +184,7 @@ impl Storm {
     /// A request has its outcome.
     fn ended(&mut self, meta: &Meta, outcome: Outcome) {
         self.shadows[meta.pool].outcomes[outcome as usize] += 1;
+        self.told(meta, outcome);
     }
 
     pub(super) fn look(&mut self) {

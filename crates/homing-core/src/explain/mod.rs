@@ -1,4 +1,16 @@
-//! Why a request went where it went. A grant carries the short form; a preview gives the long one.
+//! Why a request went where it went. A grant carries the short form; a preview gives the long one, and of every
+//! decision that was acted upon a record is kept for a while.
+//!
+//! * [`record`]: what is kept of a request;
+//! * `records`: how it is noted, step by step;
+//! * `ring`: where it lies, and how old ones make room.
+
+pub mod record;
+pub(crate) mod records;
+pub(crate) mod ring;
+
+pub use record::Record;
+pub use records::{BEST, RECORD_BYTES, WHOLE};
 
 use crate::affinity::{Outcome, Steer};
 use crate::ask::Refusal;

@@ -1,0 +1,300 @@
+//! Keeping records: each step of a request's way is noted under its partition's lock, which is held anyway.
+//!
+//! A request has one record from its first decision to its end, however often it is decided anew; its tokens carry
+//! the place where it lies. Of many targets the whole list is not kept: the pick, the home, the best few, and
+//! how many there were for each reason that spoke against them.
+
+use super::Placement;
+use super::record::{Attempt, Awaited, Record, Report, Stage, TERMS, Weighed};
+use super::ring::{Ring, Slot};
+use crate::affinity::{Outcome, Steer};
+use crate::ask::{Abandon, Ask, Failure, Refusal};
+use crate::ids::{Target, WorkerId};
+use crate::queue::Line;
+use crate::select::policy::Policy;
+use crate::select::{Candidate, Demand, Fit};
+use crate::time::Time;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes that the records of all partitions take together, at most (but for two pages a partition).
+pub const RECORD_BYTES: usize = 8 << 20;
+/// Targets of one decision that are kept whole.
+pub const WHOLE: usize = 64;
+/// Of more than that, the best that are kept.
+pub const BEST: usize = 16;
+/// Names of departed workers that are kept for the records in which they are: the latest ones.
+const GONE: usize = 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Records {
+    ring: Ring,
+    on: bool,
+    gone: BTreeMap<WorkerId, Arc<str>>,
+    /// Targets by what they cost, while the best are found.
+    costs: Vec<(f64, u32)>,
+}
+
+impl Records {
+    /// `on`: unless it is, nothing is kept, and it takes no time.
+    pub(crate) fn new(on: bool) -> Self {
+        Self { ring: Ring::new(RECORD_BYTES), on, gone: BTreeMap::new(), costs: Vec::new() }
+    }
+
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// There are so many partitions now.
+    pub(crate) fn share(&mut self, partitions: usize) {
+        self.ring.bound(RECORD_BYTES / partitions.max(1));
+    }
+
+    /// Whether nothing is kept.
+    pub(crate) fn off(&self) -> bool {
+        !self.on
+    }
+
+    /// The record of the ask, which is made if there is none (any more).
+    fn open(&mut self, now: Time, ask: &mut Ask) -> Option<&mut Record> {
+        if !self.on {
+            return None;
+        }
+        let slot = match ask.past.record.filter(|slot| self.ring.get_mut(*slot).is_some()) {
+            Some(slot) => slot,
+            None => self.ring.push(Record::new(now, ask)),
+        };
+        ask.past.record = Some(slot);
+        let record = self.ring.get_mut(slot)?;
+        // It is looked up anew before it is asked about again.
+        (record.times.prompt, record.times.look_up) = (ask.note.prompt, ask.note.look_up);
+        Some(record)
+    }
+
+    fn get(&mut self, slot: Option<Slot>) -> Option<&mut Record> {
+        self.ring.get_mut(slot?)
+    }
+
+    /// A decision has been made among these targets. `waits`: that it must wait.
+    pub(crate) fn decided(
+        &mut self,
+        now: Time,
+        ask: &mut Ask,
+        steer: Steer,
+        waits: Option<Line>,
+        weighing: Weighing<'_>,
+    ) {
+        let Some(record) = self.open(now, ask) else { return };
+        record.steer = steer;
+        let waited = record.waiting.is_some();
+        record.wait(now, waits);
+        // Who waits is asked again and again: what counts is the first look, and the last.
+        if waits.is_some() && waited {
+            return;
+        }
+        let Some(slot) = ask.past.record else { return };
+        self.weigh(slot, steer, weighing);
+    }
+
+    fn weigh(&mut self, slot: Slot, steer: Steer, weighing: Weighing<'_>) {
+        let Weighing { policy, demand, all, pick, eligible } = weighing;
+        let cost = |c: &Candidate| policy.cost(demand, c);
+        let mut against = [0; Fit::COUNT];
+        for c in all {
+            for (n, (reason, _)) in against.iter_mut().zip(Fit::WORDS) {
+                *n += u32::from(c.fit.any(reason));
+            }
+        }
+        let mut least = f64::INFINITY;
+        let mut weighed = |c: &Candidate, cost: f64| {
+            if eligible(c) {
+                least = least.min(cost);
+            }
+            Weighed::of(c, cost, [0.0; TERMS])
+        };
+        if all.len() <= WHOLE {
+            self.ring.weigh(slot, all.iter().map(|c| weighed(c, cost(c))));
+        } else {
+            let mut costs = std::mem::take(&mut self.costs);
+            costs.clear();
+            // Those who could have served it come first.
+            let far = |c: &Candidate| if eligible(c) { 0.0 } else { f64::MAX / 2.0 };
+            costs.extend((0u32..).zip(all).map(|(i, c)| (cost(c) + far(c), i)));
+            costs.select_nth_unstable_by(BEST, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            costs.truncate(BEST);
+            let home = steer.target();
+            let wanted = |c: &Candidate| {
+                pick == Some(c.target()) || home.is_some_and(|home| home.admits(c.target()))
+            };
+            let more = (0u32..).zip(all).filter(|(_, c)| wanted(c)).take(WHOLE - BEST);
+            costs.extend(more.map(|(i, c)| (cost(c), i)));
+            costs.sort_unstable_by_key(|(_, i)| *i);
+            costs.dedup_by_key(|(_, i)| *i);
+            let kept = costs.iter().filter_map(|(_, i)| all.get(*i as usize));
+            let kept: smallvec::SmallVec<[&Candidate; WHOLE]> = kept.collect();
+            self.ring.weigh(slot, kept.iter().map(|c| weighed(c, cost(c))));
+            self.costs = costs;
+        }
+        let kept = if all.len() <= WHOLE { all.len() } else { self.costs.len() };
+        if let Some(record) = self.ring.get_mut(slot) {
+            record.against = against;
+            record.left_out = u32::try_from(all.len() - kept).unwrap_or(u32::MAX);
+            record.least_cost = least.is_finite().then_some(least as f32);
+        }
+    }
+
+    /// It has got a place.
+    pub(crate) fn granted(
+        &mut self,
+        now: Time,
+        slot: Option<Slot>,
+        pick: Target,
+        placement: Placement,
+    ) {
+        if let Some(record) = self.get(slot) {
+            record.pick = Some(pick);
+            record.placement = placement;
+            record.times.granted = Some(now);
+            record.stage = Stage::Placed;
+        }
+    }
+
+    /// It was refused.
+    pub(crate) fn refused(&mut self, now: Time, ask: &mut Ask, refusal: &Refusal) {
+        if let Some(record) = self.open(now, ask) {
+            record.wait(now, None);
+            record.outcome = refusal.outcome;
+            (record.cause, record.bound) = (Some(refusal.cause), refusal.bound);
+            record.pick = None;
+            record.end(now, Stage::Refused);
+        }
+    }
+
+    /// It is sent.
+    pub(crate) fn dispatched(&mut self, now: Time, slot: Option<Slot>, target: Target) {
+        if let Some(record) = self.get(slot) {
+            let attempt = Attempt { target, at: now, failure: None };
+            if let Some(place) = record.tries.get_mut(record.attempts as usize) {
+                *place = Some(attempt);
+            }
+            record.attempts = record.attempts.saturating_add(1);
+            record.times.dispatched = Some(now);
+            record.stage = Stage::Dispatched;
+        }
+    }
+
+    /// A dispatch has failed.
+    pub(crate) fn failed(&mut self, slot: Option<Slot>, failure: Failure) {
+        if let Some(record) = self.get(slot) {
+            let last = (record.attempts as usize).wrapping_sub(1);
+            if let Some(Some(attempt)) = record.tries.get_mut(last) {
+                attempt.failure = Some(failure.into());
+            }
+        }
+    }
+
+    /// Its worker has begun to answer.
+    pub(crate) fn begun(&mut self, now: Time, slot: Option<Slot>, outcome: Outcome) {
+        if let Some(record) = self.get(slot) {
+            record.outcome = outcome;
+            record.times.begun = Some(now);
+            record.stage = Stage::Running;
+        }
+    }
+
+    /// The first of its answer has come.
+    pub(crate) fn first_token(&mut self, now: Time, slot: Option<Slot>) {
+        if let Some(record) = self.get(slot) {
+            record.times.first_token.get_or_insert(now);
+        }
+    }
+
+    /// Its stream has ended.
+    pub(crate) fn finished(&mut self, now: Time, slot: Option<Slot>, report: Report) {
+        if let Some(record) = self.get(slot) {
+            record.report = report;
+            let said = report.stage.filter(|stage| stage.over());
+            record.end(now, said.unwrap_or(Stage::Ended));
+        }
+    }
+
+    /// Its place is given up.
+    pub(crate) fn abandoned(
+        &mut self,
+        now: Time,
+        slot: Option<Slot>,
+        why: Abandon,
+        outcome: Outcome,
+    ) {
+        if let Some(record) = self.get(slot) {
+            record.outcome = outcome;
+            record.end(
+                now,
+                match why {
+                    Abandon::NotDispatched => Stage::GivenUp,
+                    Abandon::Failed => Stage::Failed,
+                    Abandon::ClientGone => Stage::ClientGone,
+                },
+            );
+        }
+    }
+
+    /// It has left the queue, since its client has gone.
+    pub(crate) fn left(&mut self, now: Time, slot: Option<Slot>, outcome: Outcome) {
+        if let Some(record) = self.get(slot) {
+            record.wait(now, None);
+            record.outcome = outcome;
+            record.end(now, Stage::ClientGone);
+        }
+    }
+
+    /// A worker has departed; the records still name it.
+    pub(crate) fn departed(&mut self, worker: WorkerId, name: Arc<str>) {
+        if self.on {
+            self.gone.insert(worker, name);
+            if self.gone.len() > GONE {
+                // Ids are never used again: the smallest is the oldest life.
+                self.gone.pop_first();
+            }
+        }
+    }
+
+    /// What a departed worker was called.
+    pub(crate) fn gone(&self, worker: WorkerId) -> Option<&Arc<str>> {
+        self.gone.get(&worker)
+    }
+}
+
+/// What a decision was made of.
+pub(crate) struct Weighing<'a> {
+    pub(crate) policy: &'a dyn Policy,
+    pub(crate) demand: &'a Demand,
+    pub(crate) all: &'a [Candidate],
+    pub(crate) pick: Option<Target>,
+    /// Whether a candidate could have served it.
+    pub(crate) eligible: fn(&Candidate) -> bool,
+}
+
+impl Record {
+    /// It waits in this line, or not any more.
+    fn wait(&mut self, now: Time, line: Option<Line>) {
+        match (self.waiting, line) {
+            (None, Some(_)) => self.waiting = Some(now),
+            (Some(since), None) => {
+                self.times.waited += now.since(since);
+                self.waiting = None;
+            }
+            _ => {}
+        }
+        if let Some(line) = line {
+            self.awaited = Some(Awaited::from(line));
+            self.stage = Stage::Waiting;
+        }
+    }
+
+    fn end(&mut self, now: Time, stage: Stage) {
+        self.stage = stage;
+        self.times.ended = Some(now);
+    }
+}
