@@ -5,6 +5,7 @@ use crate::shell::Shell;
 use homing_core::affinity::Outcome;
 use homing_core::ask::{self, Abandon, Ask, Dispatch, Failure, Refusal, Step, Ticket, TicketId};
 use homing_core::explain::Placement;
+use homing_core::explain::record::{Report, Stage};
 use homing_core::fleet::WorkerInfo;
 use homing_core::ids::DpRank;
 use std::sync::Arc;
@@ -123,7 +124,8 @@ impl Checked {
     #[must_use]
     pub fn begin(mut self) -> (Live, Outcome) {
         let checked = self.take();
-        let (live, outcome) = self.shell.core().commit(self.shell.now(), checked);
+        let (mut live, outcome) = self.shell.core().commit(self.shell.now(), checked);
+        live.report(Report { stage: Some(Stage::ClientGone), ..Report::default() });
         (Live { shell: self.shell.clone(), live: Some(live) }, outcome)
     }
 
@@ -170,7 +172,8 @@ impl Drop for Checked {
     }
 }
 
-/// A running request: it lives in the response body, and ends with it.
+/// A running request: it lives in the response body, and ends with it. Until something else is said, its client
+/// has gone.
 #[derive(Debug)]
 pub struct Live {
     shell: Arc<Shell>,
@@ -186,6 +189,15 @@ impl Live {
         }
         if let Some(turn) = self.shell.core().progress(self.shell.now(), live, step) {
             self.shell.note_trust(turn);
+        }
+    }
+}
+
+impl Live {
+    /// How it ends, for the record of its decision.
+    pub fn report(&mut self, report: Report) {
+        if let Some(live) = &mut self.live {
+            live.report(report);
         }
     }
 }

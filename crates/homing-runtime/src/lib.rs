@@ -30,6 +30,7 @@ mod journeys;
 pub mod keep;
 pub mod lifecycle;
 pub mod metrics;
+pub mod recorder;
 pub mod settings;
 pub mod shell;
 pub mod snapshot;

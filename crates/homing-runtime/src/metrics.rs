@@ -6,6 +6,7 @@
 mod verified;
 
 use crate::ingest::{FeedBook, FeedStats};
+use crate::recorder::Recorder;
 use crate::shell::Shell;
 use homing_core::affinity::MoveReason;
 use homing_core::affinity::Outcome;
@@ -200,6 +201,11 @@ impl Metrics {
         shell.metrics().registry.lock().register_collector(Box::new(drops));
     }
 
+    /// Adds what became of the lines of `gateway.record`, `homing_trace_lines_total{outcome}`. Once a shell.
+    pub fn watch_record(shell: &Arc<Shell>, recorder: Arc<Recorder>) {
+        shell.metrics().registry.lock().register_collector(Box::new(TraceLines(recorder)));
+    }
+
     /// A request has been answered; `seconds` from its head to its end.
     pub fn request(&self, labels: RequestLabels, seconds: f64) {
         let model = labels.model.clone();
@@ -254,6 +260,19 @@ impl Collector for LogDrops {
         let help = "Log lines lost because whoever reads the log was too slow";
         let lost: Series<'_> = (&[], (self.0)());
         family(&mut e, "log_lines_dropped", help, MetricType::Counter, [lost])
+    }
+}
+
+#[derive(Debug)]
+struct TraceLines(Arc<Recorder>);
+
+impl Collector for TraceLines {
+    fn encode(&self, mut e: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests whose line in gateway.record was written, or lost";
+        let (written, lost) = self.0.counts();
+        let [written, lost]: [Series<'_>; 2] =
+            [(&[("outcome", WRITTEN)], written), (&[("outcome", "lost")], lost)];
+        family(&mut e, "trace_lines", help, MetricType::Counter, [written, lost])
     }
 }
 

@@ -14,6 +14,7 @@
 //! | [`usage`] | the usage of an answer or of a stream, in three spellings | - |
 //! | [`errors`] | - | error bodies and error events in the API's own shape |
 //! | [`engine`] | `/v1/models`, `/kv_event_sources`, Prometheus text | - |
+//! | [`trace`] | recorded requests, `homing.trace.v1`: a line of it | the same |
 
 pub mod engine;
 pub mod errors;
@@ -21,4 +22,5 @@ pub mod frames;
 pub mod kv_events;
 pub mod request;
 pub mod sse;
+pub mod trace;
 pub mod usage;

@@ -145,6 +145,7 @@ fn gateway(top: &Group) -> Result<Gateway, Problem> {
     Ok(Gateway {
         listen: top.read("gateway.listen")?,
         max_body: top.read("gateway.max_body")?,
+        record: top.read("gateway.record")?,
         open: top.read("gateway.open")?,
         request_timeout: top.read("gateway.request_timeout")?,
         shutdown_delay: top.read("gateway.shutdown_delay")?,

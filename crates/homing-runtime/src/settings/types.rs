@@ -226,6 +226,8 @@ pub struct Gateway {
     pub listen: SocketAddr,
     /// Largest request body, in bytes; a larger one is 413. Default 32 MiB.
     pub max_body: usize,
+    /// A file for a trace of the requests. Default none.
+    pub record: Option<PathBuf>,
     /// Whether `listen` may be off loopback although nothing authenticates clients. Default false.
     pub open: bool,
     /// A request's whole time from its head to the end of its stream; then 504. Default 30 min.

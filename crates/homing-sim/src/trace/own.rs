@@ -1,55 +1,57 @@
-//! Homing's own trace, `homing.trace.v1`: JSON lines of hashes, lengths and times, never text.
+//! Homing's own trace, `homing.trace.v1` ([`homing_wire::trace`]), on its way in.
 //!
-//! ```text
-//! {"schema":"homing.trace.v1","block_size":16}
-//! {"t_ms":0,"session":"9f31c2d4a6b80517","prompt_tokens":1034,"output_tokens":200,"blocks":"0f..."}
-//! {"t_ms":5120.5,"session":"9f31c2d4a6b80517","prompt_tokens":1290,"output_tokens":80,"after":"a1...","blocks":"77..."}
-//! ```
-//!
-//! `blocks` are the chain hashes of the prompt's full blocks, 16 hexadecimal digits each, without anything in
-//! between. A chain hash names all before it; so `after`, a hash that some earlier line has, stands for the whole
-//! prompt up to there, and a long conversation costs a line only what is new. Fields that are not known here are
-//! passed over. `t_ms` is the time since the first line, `session` a digest of the session and not its id.
+//! Lines may have blocks of other sizes than the header's: a gateway that knows a prompt only by its text says so.
+//! Each size is a world of its own, and all of them become blocks of the size that is wanted.
 
 use super::blocks::Blocks;
 use super::lines::Lines;
 use super::read::{MAX_BLOCK_SIZE, Options, json, length, time};
 use super::{Builder, Format, Told, Trace, TraceError, in_blocks};
-use serde::{Deserialize, Serialize};
+use homing_wire::trace::{DIGITS, hash};
 use std::collections::{BTreeMap, HashMap};
 
-/// The name and version of the format.
-pub const SCHEMA: &str = "homing.trace.v1";
-/// Digits of a hash.
-const DIGITS: usize = 16;
+pub use homing_wire::trace::{Header, Line, SCHEMA};
 
-/// The first line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Header {
-    /// [`SCHEMA`].
-    pub schema: String,
-    /// Tokens per block, at least 1.
-    pub block_size: u32,
+/// The blocks of one size as they were recorded, whatever size is wanted.
+struct Recorded {
+    blocks: Blocks,
+    known: HashMap<u64, u32>,
 }
 
-/// Every other line: one request.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Line {
-    /// Milliseconds since the first request.
-    pub t_ms: f64,
-    /// A digest of its session, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<String>,
-    /// Length of the prompt in tokens, at least 1.
-    pub prompt_tokens: u64,
-    /// Length of the answer in tokens.
-    pub output_tokens: u64,
-    /// The last block of the prompt's beginning, where an earlier line has that already.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
-    /// Chain hashes of its (other) full blocks, 16 digits each.
-    #[serde(default)]
-    pub blocks: String,
+impl Recorded {
+    fn new(unit: u32) -> Self {
+        Self { blocks: Blocks::new(unit), known: HashMap::new() }
+    }
+
+    /// The hashes of a line's full blocks, first to last.
+    fn ids(&mut self, line: &Line) -> Result<Vec<u64>, String> {
+        let mut ids = Vec::new();
+        let mut parent = None;
+        if let Some(after) = &line.after {
+            let last = hash(after.as_bytes()).and_then(|h| self.known.get(&h)).copied();
+            let unseen = || format!("after {after:?} names no block of an earlier line");
+            let last = last.ok_or_else(unseen)?;
+            let content = |b: u32| self.blocks.content(b);
+            ids.extend(self.blocks.path(last).into_iter().filter_map(content));
+            parent = Some(last);
+        }
+        if !line.blocks.len().is_multiple_of(DIGITS) {
+            return Err(format!("blocks must be hashes of {DIGITS} digits each"));
+        }
+        for digits in line.blocks.as_bytes().chunks_exact(DIGITS) {
+            let id = hash(digits).ok_or_else(|| "blocks has other than digits".to_owned())?;
+            let block = self.blocks.child(parent, id)?;
+            self.known.insert(id, block);
+            parent = Some(block);
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+}
+
+fn sized(unit: u32) -> Result<u32, String> {
+    let fits = (1..=MAX_BLOCK_SIZE).contains(&unit);
+    fits.then_some(unit).ok_or_else(|| format!("block_size must be 1 to {MAX_BLOCK_SIZE}"))
 }
 
 pub(super) fn read(
@@ -57,43 +59,21 @@ pub(super) fn read(
     mut lines: Lines<'_>,
     options: &Options,
 ) -> Result<Trace, TraceError> {
-    let Header { block_size: unit, .. } = json(1, header)?;
-    if !(1..=MAX_BLOCK_SIZE).contains(&unit) {
-        let what = format!("block_size must be 1 to {MAX_BLOCK_SIZE}");
-        return Err(TraceError::Line { line: 1, what });
-    }
-    let wanted = if options.block_size.is_none() { Ok(unit) } else { options.size(unit) };
+    let Header { block_size: usual, .. } = json(1, header)?;
+    sized(usual).map_err(|what| TraceError::Line { line: 1, what })?;
+    let wanted = if options.block_size.is_none() { Ok(usual) } else { options.size(usual) };
     let size = wanted.map_err(TraceError::File)?;
     let mut builder = Builder::new(size);
-    // The blocks as they were recorded, whatever size is wanted.
-    let mut recorded = Blocks::new(unit);
-    let mut known: HashMap<u64, u32> = HashMap::new();
+    let mut recorded: BTreeMap<u32, Recorded> = BTreeMap::new();
     let mut sessions: BTreeMap<String, (u32, Option<u32>)> = BTreeMap::new();
     while builder.told.len() < options.limit
         && let Some((number, text)) = lines.next()?
     {
         let bad = |what: String| TraceError::Line { line: number, what };
         let line: Line = json(number, text)?;
-        let mut ids = Vec::new();
-        let mut parent = None;
-        if let Some(after) = &line.after {
-            let last = hash(after.as_bytes()).and_then(|h| known.get(&h)).copied();
-            let unseen = || bad(format!("after {after:?} names no block of an earlier line"));
-            let last = last.ok_or_else(unseen)?;
-            let content = |b: u32| recorded.content(b);
-            ids.extend(recorded.path(last).into_iter().filter_map(content));
-            parent = Some(last);
-        }
-        if !line.blocks.len().is_multiple_of(DIGITS) {
-            return Err(bad(format!("blocks must be hashes of {DIGITS} digits each")));
-        }
-        for digits in line.blocks.as_bytes().chunks_exact(DIGITS) {
-            let id = hash(digits).ok_or_else(|| bad("blocks has other than digits".to_owned()))?;
-            let block = recorded.child(parent, id).map_err(bad)?;
-            known.insert(id, block);
-            parent = Some(block);
-            ids.push(id);
-        }
+        let unit = sized(line.block_size.unwrap_or(usual)).map_err(bad)?;
+        let ids = recorded.entry(unit).or_insert_with(|| Recorded::new(unit)).ids(&line);
+        let ids = ids.map_err(bad)?;
         let mut told = Told {
             at: time(number, line.t_ms, 1e3)?,
             prompt_tokens: length(number, line.prompt_tokens)?,
@@ -105,17 +85,15 @@ pub(super) fn read(
         if let Some((session, last)) = &session {
             (told.session, told.after) = (Some(*session), *last);
         }
-        let Some(contents) = in_blocks(&ids, unit, size) else { break };
+        let unfit = || {
+            let what = "can't be made into blocks of";
+            bad(format!("its blocks of {unit} {what} {size}; choose another --block-size"))
+        };
+        let contents = in_blocks(&ids, unit, size).ok_or_else(unfit)?;
         let place = builder.put(number, told, contents)?;
         if let Some((_, last)) = session {
             *last = Some(place);
         }
     }
     builder.finish(Format::Own)
-}
-
-fn hash(digits: &[u8]) -> Option<u64> {
-    let digits = std::str::from_utf8(digits).ok().filter(|d| d.len() == DIGITS)?;
-    let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
-    u64::from_str_radix(digits, 16).ok().filter(|_| plain)
 }

@@ -117,7 +117,8 @@ fn our_own_lines_go_on_where_an_earlier_one_ended() {
         blocks: "00000000000000aa".to_owned(),
         ..own::Line::default()
     };
-    let header = own::Header { schema: own::SCHEMA.to_owned(), block_size: 16 };
+    let (schema, began_ms) = (own::SCHEMA.to_owned(), None);
+    let header = own::Header { schema, block_size: 16, began_ms };
     let json = |v: serde_json::Result<String>| v.expect("no maps with odd keys");
     let text =
         [json(serde_json::to_string(&header)), json(serde_json::to_string(&line))].join("\n");
