@@ -10,6 +10,8 @@ use homing_runtime::ingest::{FeedBook, Ingest};
 use homing_runtime::keep::{Keeper, Keyed, Restored, TakenError};
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::metrics::Metrics;
+use homing_runtime::recorder::Recorder;
+use homing_runtime::recorder::file::RecordError;
 use homing_runtime::settings::{IndexSource, Settings};
 use homing_runtime::shell::Shell;
 use homing_runtime::snapshot::{KeyError, WriteError};
@@ -65,6 +67,9 @@ pub enum StartError {
     /// `affinity.snapshot` can't be written.
     #[error("affinity.snapshot: {0}")]
     Snapshot(WriteError),
+    /// `gateway.record` can't be written.
+    #[error("gateway.record: {0}")]
+    Record(RecordError),
     /// The system gives no randomness or no threads.
     #[error("the system refuses {what}: {cause}")]
     System {
@@ -84,6 +89,7 @@ pub struct Server {
     life: Lifecycle,
     settings: Arc<Settings>,
     keeper: Option<Arc<Keeper>>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl Server {
@@ -121,6 +127,7 @@ impl Server {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool = ComputePool::start(cores).map_err(|e| system("threads")(e.to_string()))?;
         try_templates(&prompts, &pool, shell.now()).await?;
+        let recorder = record(&settings, &prompts, &shell)?;
         let ingest = match settings.index.source {
             IndexSource::Off | IndexSource::Approximate => None,
             IndexSource::Auto | IndexSource::Events => {
@@ -137,8 +144,9 @@ impl Server {
         let admin = admin_listener.local_addr().map_err(failed("admin.listen", listen))?;
         let listen = settings.gateway.listen;
         let questions = questions::of(&settings, &prompts);
+        let (recorded, alive) = (recorder.clone(), life.clone());
         let gateway =
-            Gateway::new(shell.clone(), settings.clone(), prompts, pool, life.clone(), &entropy);
+            Gateway::new(shell.clone(), settings.clone(), prompts, pool, alive, recorded, &entropy);
         let gateway = Arc::new(gateway);
         let listening = Listening::start(gateway.clone(), &life, cores)
             .map_err(failed("gateway.listen", listen))?;
@@ -164,7 +172,7 @@ impl Server {
             admin::serve(admin_listener, shell.clone(), fleet, gateway, life.clone());
         tokio::spawn(admin_server);
         let keeper = keeper.map(|(keeper, _)| keeper);
-        Ok(Self { gateway: listening, admin, shell, life, settings, keeper })
+        Ok(Self { gateway: listening, admin, shell, life, settings, keeper, recorder })
     }
 
     /// Where clients connect.
@@ -197,6 +205,10 @@ impl Server {
         self.life.shut_down(self.settings.gateway.shutdown_delay).await;
         let streams = self.gateway.ended().await;
         let tasks = self.life.finish(TASKS_GRACE).await;
+        if let Some(recorder) = self.recorder {
+            let closed = tokio::task::spawn_blocking(move || recorder.close()).await;
+            debug_assert!(closed.is_ok(), "closing has no reason to panic");
+        }
         if let Some(keeper) = self.keeper {
             let path = keeper.path().to_owned();
             let write = move || keeper.write().map_err(|e| e.to_string());
@@ -207,6 +219,24 @@ impl Server {
         }
         streams && tasks
     }
+}
+
+/// The trace of the requests, where one is kept.
+fn record(
+    settings: &Settings,
+    prompts: &BTreeMap<String, Arc<ModelPrompt>>,
+    shell: &Arc<Shell>,
+) -> Result<Option<Arc<Recorder>>, StartError> {
+    let Some(path) = &settings.gateway.record else { return Ok(None) };
+    let exact = !prompts.is_empty()
+        && matches!(settings.index.source, IndexSource::Auto | IndexSource::Events);
+    let recorder = Recorder::start(path, exact, shell.now()).map_err(StartError::Record)?;
+    Metrics::watch_record(shell, recorder.clone());
+    tracing::info!(
+        path = %path.display(),
+        "a trace of the requests is kept: hashes, lengths and times"
+    );
+    Ok(Some(recorder))
 }
 
 /// Brings the sessions of before back, and writes them at once: so that the secret of a first start is

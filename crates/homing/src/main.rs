@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod demo;
 mod doctor;
+mod explain;
 mod logging;
 mod mock;
 mod progress;
@@ -49,6 +50,10 @@ enum Command {
     Bench(bench::Args),
     /// Look at a router and its engines: what is wrong or missing, and the flag or setting that mends it
     Doctor(doctor::Args),
+    /// Ask a running router where a request would go, and why
+    Preview(explain::preview::Args),
+    /// The decision record of a request: who could have served it, what each would have cost, what really happened
+    Why(explain::why::Args),
     /// Validate a configuration and print it with its defaults and where each value came from
     Check(check::Args),
 }
@@ -91,6 +96,8 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Preview(args) => explain::preview::run(&args),
+        Command::Why(args) => explain::why::run(&args),
         Command::Check(args) => check::run(&args),
     };
     match result {

@@ -37,7 +37,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             | StartError::Template { .. }
             | StartError::Key(_)
             | StartError::Taken(_)
-            | StartError::Snapshot(_) => Failure::Usage(error.to_string()),
+            | StartError::Snapshot(_)
+            | StartError::Record(_) => Failure::Usage(error.to_string()),
             StartError::Listen { .. } | StartError::System { .. } => {
                 Failure::Failed(anyhow!(error))
             }

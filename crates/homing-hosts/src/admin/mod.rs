@@ -10,10 +10,12 @@
 //! | `POST /admin/workers/{id}/drain`, `/undrain` | no new sessions; or again |
 //! | `GET /admin/sessions?limit=N` | what is bound where (`sessions`) |
 //! | `GET`, `DELETE /admin/sessions/{id}` | one session, by the id that its client sends |
+//! | `GET /admin/decisions?limit=N`, `/admin/decisions/{request_id}` | where requests went, and why (`decisions`) |
 //! | `POST /admin/preview` | where a request would go, without acting (`preview`) |
 //!
 //! It has no login; `host` keeps web pages out.
 
+mod decisions;
 mod host;
 mod preview;
 mod sessions;
@@ -58,6 +60,8 @@ pub async fn serve(
         .route("/admin/workers/{id}/undrain", post(workers::undrain))
         .route("/admin/sessions", get(sessions::list))
         .route("/admin/sessions/{id}", get(sessions::show).delete(sessions::remove))
+        .route("/admin/decisions", get(decisions::list))
+        .route("/admin/decisions/{request_id}", get(decisions::show))
         .route("/admin/preview", post(preview::preview))
         .layer(middleware::from_fn(host::check))
         .with_state(admin);

@@ -2,7 +2,7 @@
 //! previews are read by the same code.
 
 use super::proxy::Failed;
-use super::record::Record;
+use super::record::{Record, Trace};
 use super::reply::Error;
 use super::service::Endpoint;
 use super::steering::Steering;
@@ -86,6 +86,14 @@ pub(super) async fn of(
         true => prompt::text(&route, common, &view.text_parts()),
         false => Prompt::default(),
     };
+    if let Some(recorder) = gateway.recorder.clone().filter(|_| record.metrics().is_some()) {
+        let prompt = match text.block_size > 0 {
+            _ if exact || cut => known.prompt.clone(),
+            true => text.clone(),
+            false => prompt::text(&route, common, &view.text_parts()),
+        };
+        record.trace = Some(Box::new(Trace { recorder, prompt }));
+    }
     // Zero stands for "predicted: nothing"; what is unknown says nothing.
     record.cached_tokens = (exact || text.block_size > 0).then_some(0);
     let mut ask = Ask::new(route.partition, route.name, known.prompt);

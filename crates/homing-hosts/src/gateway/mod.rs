@@ -5,7 +5,7 @@
 //! * `service`: which path is what;
 //! * `proxy`: the way of a request: read, admit, dispatch, commit, relay;
 //! * `ask`: what the decision needs of a request, from `steering`, `session`, `infer` and `prompt`;
-//! * `preview`: the decision alone;
+//! * `preview`: the decision alone; `decisions`: those of real requests, in JSON;
 //! * `forward`: headers, both ways;
 //! * `relay`: the answer on its way back, and what ends with it;
 //! * `pace`: how fast a client takes its answer;
@@ -13,6 +13,7 @@
 //! * `record`: one line and one count a request.
 
 mod ask;
+mod decisions;
 mod forward;
 mod infer;
 mod listen;
@@ -33,6 +34,7 @@ use homing_core::ask::{Cause, Refusal};
 use homing_prompt::ModelPrompt;
 use homing_runtime::compute::ComputePool;
 use homing_runtime::lifecycle::Lifecycle;
+use homing_runtime::recorder::Recorder;
 use homing_runtime::settings::{Model, RejectAs, Settings, Subagents};
 use homing_runtime::shell::{Shell, core_mode};
 use homing_wire::request::BodyPaths;
@@ -55,6 +57,8 @@ pub struct Gateway {
     /// `x-homing-instance`: random, for telling replicas apart.
     instance: HeaderValue,
     next_request: AtomicU64,
+    /// Who keeps a trace of the requests (`gateway.record`).
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl Gateway {
@@ -66,6 +70,7 @@ impl Gateway {
         prompts: BTreeMap<String, Arc<ModelPrompt>>,
         pool: ComputePool,
         life: Lifecycle,
+        recorder: Option<Arc<Recorder>>,
         entropy: &[u8; 32],
     ) -> Self {
         // Names the process; derived, so that it gives nothing of the secret away.
@@ -95,6 +100,7 @@ impl Gateway {
             instance: HeaderValue::from_str(&instance)
                 .unwrap_or_else(|_| HeaderValue::from_static("homing")),
             next_request: AtomicU64::new(0),
+            recorder,
             shell,
             settings,
             pool,

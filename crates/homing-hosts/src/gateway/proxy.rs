@@ -90,8 +90,10 @@ async fn answer(
     let body = read(&parts.headers, body, gateway.settings.gateway.max_body);
     let late = |_| early(Error::timeout("the request body took too long"));
     let body = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
+    let began = Instant::now();
     let asked = ask::of(gateway, endpoint, &parts.headers, &steering, &body, record, until);
-    let (ask, wish) = asked.await?;
+    let (mut ask, wish) = asked.await?;
+    ask.note = record.note(began.elapsed());
     let mut headers = forward::request_headers(&parts, record);
     let body = with_usage(gateway, wish, body, &mut headers);
     let (parts, headers, streams) = (&parts, &headers, wish.streams);
@@ -176,7 +178,8 @@ impl Sending<'_> {
             if !(ask.prompt.chain.is_empty() && ask.text.chain.is_empty()) {
                 let began = std::time::Instant::now();
                 shell.core().look_up(&mut ask);
-                shell.metrics().index_lookup.observe(began.elapsed().as_secs_f64());
+                ask.note.look_up = began.elapsed();
+                shell.metrics().index_lookup.observe(ask.note.look_up.as_secs_f64());
             }
             let constrained = ask.constraints.is_some();
             let admitted = shell.admit(ask).await;

@@ -3,8 +3,13 @@
 
 use super::Gateway;
 use homing_core::affinity::Outcome;
+use homing_core::ask;
+use homing_core::explain::record::{Note, Report, Stage};
+use homing_core::hash::Prompt;
 use homing_core::ids::{DpRank, SessionDigest};
+use homing_core::time::Time;
 use homing_runtime::metrics::{Metrics, RequestLabels};
+use homing_runtime::recorder::{Recorded, Recorder};
 use homing_runtime::shell::Shell;
 use homing_wire::errors::ApiShape;
 use homing_wire::usage::Usage;
@@ -28,6 +33,16 @@ pub(super) enum Ended {
 }
 
 impl Ended {
+    fn stage(self) -> Stage {
+        match self {
+            Self::ClientGone => Stage::ClientGone,
+            Self::Complete => Stage::Complete,
+            Self::Refused => Stage::Refused,
+            Self::WorkerBroke => Stage::WorkerBroke,
+            Self::TimedOut => Stage::TimedOut,
+        }
+    }
+
     fn word(self) -> &'static str {
         match self {
             Self::ClientGone => "client_gone",
@@ -43,6 +58,8 @@ impl Ended {
 const SCHEMA: u32 = 1;
 /// nginx's number for a client that closed the connection; no answer was sent.
 const CLIENT_GONE: u16 = 499;
+/// A request id that is no text.
+const UNREADABLE: &str = "?";
 /// A client's own request id is taken up to this length.
 const ID_MAX: usize = 128;
 
@@ -76,6 +93,18 @@ pub(super) struct Record {
     pub(super) ended: Ended,
     first: Option<Duration>,
     last: Option<Duration>,
+    /// When it came, by the core's clock.
+    came: Time,
+    /// What is written of it into `gateway.record`, if it is answered.
+    pub(super) trace: Option<Box<Trace>>,
+}
+
+/// A request's part in a trace.
+#[derive(Debug)]
+pub(super) struct Trace {
+    pub(super) recorder: Arc<Recorder>,
+    /// By tokens, or else by text.
+    pub(super) prompt: Prompt,
 }
 
 impl Record {
@@ -115,7 +144,33 @@ impl Record {
             ended: Ended::ClientGone,
             first: None,
             last: None,
+            came: gateway.shell.now(),
+            trace: None,
         }
+    }
+
+    /// What the record of its decision says besides the decision.
+    pub(super) fn note(&self, prompt: Duration) -> Note {
+        let id = self.request_id.to_str().unwrap_or(UNREADABLE);
+        Note { id: Some(id.into()), came: Some(self.came), prompt, ..Note::default() }
+    }
+
+    /// What became of it.
+    pub(super) fn report(&self, usage: Option<ask::Usage>) -> Report {
+        let output_tokens = self.usage.map(|u| u.completion_tokens);
+        Report { stage: Some(self.ended.stage()), usage, output_tokens }
+    }
+
+    /// Its line in the trace, where one is written and a worker has answered it.
+    fn record(&mut self) {
+        let Some(trace) = self.trace.take() else { return };
+        if self.attempts == 0 || !(200..300).contains(&self.status) {
+            return;
+        }
+        let Trace { recorder, prompt } = *trace;
+        let output_tokens = self.usage.map_or(self.events, |u| u.completion_tokens);
+        let (came, session) = (self.came, self.session);
+        recorder.record(Recorded { came, session, prompt, output_tokens });
     }
 
     /// Of a request that is only looked at: neither logged nor counted.
@@ -156,6 +211,7 @@ impl Drop for Record {
             return;
         }
         let took = self.began.elapsed();
+        self.record();
         let metrics = self.shell.metrics();
         let model = self.model.take().unwrap_or_else(|| Arc::from("other"));
         if let Some(first) = self.first {
@@ -171,7 +227,7 @@ impl Drop for Record {
             tracing::info!(
                 target: "homing::access",
                 schema = SCHEMA,
-                request_id = self.request_id.to_str().unwrap_or("?"),
+                request_id = self.request_id.to_str().unwrap_or(UNREADABLE),
                 endpoint = self.endpoint,
                 model = &*model,
                 status = self.status,

@@ -208,9 +208,15 @@ impl Relay {
             (None, Some(copy)) => parse_usage(self.record.api, copy),
             (None, None) => None,
         };
-        if let (Some(live), Some(usage)) = (&self.live, self.record.usage) {
+        let usage = self.record.usage.map(|usage| {
             let Usage { prompt_tokens, cached_tokens, .. } = usage;
-            live.progress(Step::Usage(ask::Usage { prompt_tokens, cached_tokens }));
+            ask::Usage { prompt_tokens, cached_tokens }
+        });
+        if let Some(live) = &mut self.live {
+            if let Some(usage) = usage {
+                live.progress(Step::Usage(usage));
+            }
+            live.report(self.record.report(usage));
         }
         // The lease ends with the stream, not with whoever still holds the body.
         self.live = None;
