@@ -12,7 +12,9 @@ fn bench(args: &[&str]) -> Option<io::Result<Output>> {
 #[test]
 fn json_is_one_object_with_the_figures_of_each_part_that_is_measured() {
     let all = [&["--quick", "--json"][..], &["--quick", "--json", "--only", "affinity"]];
-    for (args, wanted) in all.into_iter().zip([&["affinity", "index"][..], &["affinity"]]) {
+    for (args, wanted) in
+        all.into_iter().zip([&["affinity", "index", "select_us", "record_us"][..], &["affinity"]])
+    {
         let Some(out) = bench(args) else { return };
         let out = out.unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -35,6 +37,11 @@ fn json_is_one_object_with_the_figures_of_each_part_that_is_measured() {
             "/bytes_per_block/shared",
             "/bytes_per_block/distinct",
         ];
+        for targets in ["8", "64", "1024"].into_iter().filter(|_| wanted.len() > 1) {
+            assert!(report["select_us"][targets].as_f64().is_some_and(|x| x > 0.0), "{report}");
+            // A difference: of a few requests it may be below zero.
+            assert!(report["record_us"].is_f64(), "{report}");
+        }
         for path in paths.into_iter().filter(|_| wanted.len() > 1) {
             let figure = report["index"].pointer(path).and_then(Value::as_f64);
             assert!(figure.is_some_and(|x| x > 0.0), "{path}: {report}");

@@ -2,6 +2,7 @@
 //!
 //! * [`affinity`]: the table of sessions;
 //! * [`index`]: what each worker has cached;
+//! * [`select`]: decisions, and what their records take;
 //! * [`meter`]: time without waiting for a core, and memory.
 //!
 //! Speed is reported and never judged here: the exit code says only whether it could be measured.
@@ -9,6 +10,7 @@
 mod affinity;
 mod index;
 mod meter;
+mod select;
 
 use crate::Failure;
 use affinity::{Figures, Sizes};
@@ -44,6 +46,8 @@ enum Part {
     Affinity,
     /// The prefix index: look-ups, events a second, memory
     Index,
+    /// Decisions among 8, 64 and 1,024 targets, and what the record of one takes
+    Select,
 }
 
 /// Measures, and prints a table or JSON.
@@ -75,6 +79,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 let figures = index::measure(sizes, &mut |what| progress.say(what));
                 drop(progress);
                 object.insert("index".to_owned(), figures.json());
+                tables += &figures.table();
+            }
+            Part::Select => {
+                let sizes = if args.quick { select::Sizes::QUICK } else { select::Sizes::FULL };
+                let progress = Progress::new(!args.json);
+                let figures = select::measure(sizes, &mut |what| progress.say(what));
+                drop(progress);
+                let figures = figures.map_err(|why| anyhow!("measuring decisions: {why}"))?;
+                figures.put(&mut object);
                 tables += &figures.table();
             }
         }
