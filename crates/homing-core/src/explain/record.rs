@@ -64,14 +64,14 @@ pub struct Weighed {
     pub fit: Fit,
     /// How far the index was believed.
     pub trust: Trust,
-    /// What it would have cost, by the policy.
-    pub cost: f32,
+    /// What it would have cost, by the policy, which is not asked about what nobody could use (R21).
+    pub cost: Option<f32>,
     /// Of what that is made up, in the order of the policy's names for its terms.
     pub terms: [f32; TERMS],
 }
 
 impl Weighed {
-    pub(crate) fn of(c: &Candidate, cost: f64, terms: [f32; TERMS]) -> Self {
+    pub(crate) fn of(c: &Candidate, cost: Option<f64>, terms: [f32; TERMS]) -> Self {
         let most = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         Self {
             worker: c.worker,
@@ -86,7 +86,7 @@ impl Weighed {
             rank: c.rank,
             fit: c.fit,
             trust: c.trust,
-            cost: cost as f32,
+            cost: cost.map(|cost| cost as f32),
             terms,
         }
     }

@@ -14,6 +14,7 @@ use crate::queue::Line;
 use crate::select::policy::Policy;
 use crate::select::{Candidate, Demand, Fit};
 use crate::time::Time;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ pub const RECORD_BYTES: usize = 8 << 20;
 pub const WHOLE: usize = 64;
 /// Of more than that, the best that are kept.
 pub const BEST: usize = 16;
+/// What nobody could use: a policy is not asked what it costs.
+const UNUSABLE: Fit = Fit::NOT_READY.and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
 /// Names of departed workers that are kept for the records in which they are: the latest ones.
 const GONE: usize = 1024;
 
@@ -99,28 +102,33 @@ impl Records {
 
     fn weigh(&mut self, slot: Slot, steer: Steer, weighing: Weighing<'_>) {
         let Weighing { policy, demand, all, pick, eligible } = weighing;
-        let cost = |c: &Candidate| policy.cost(demand, c);
+        let cost = |c: &Candidate| (!c.fit.any(UNUSABLE)).then(|| policy.cost(demand, c));
         let mut against = [0; Fit::COUNT];
-        for c in all {
+        for c in all.iter().filter(|c| c.fit != Fit::default()) {
             for (n, (reason, _)) in against.iter_mut().zip(Fit::WORDS) {
                 *n += u32::from(c.fit.any(reason));
             }
         }
         let mut least = f64::INFINITY;
-        let mut weighed = |c: &Candidate, cost: f64| {
-            if eligible(c) {
+        let mut weighed = |c: &Candidate| {
+            let cost = cost(c);
+            if let Some(cost) = cost.filter(|_| eligible(c)) {
                 least = least.min(cost);
             }
             Weighed::of(c, cost, [0.0; TERMS])
         };
         if all.len() <= WHOLE {
-            self.ring.weigh(slot, all.iter().map(|c| weighed(c, cost(c))));
+            self.ring.weigh(slot, all.iter().map(weighed));
         } else {
             let mut costs = std::mem::take(&mut self.costs);
             costs.clear();
             // Those who could have served it come first.
-            let far = |c: &Candidate| if eligible(c) { 0.0 } else { f64::MAX / 2.0 };
-            costs.extend((0u32..).zip(all).map(|(i, c)| (cost(c) + far(c), i)));
+            let key = |c: &Candidate| match cost(c) {
+                Some(cost) if eligible(c) => cost,
+                Some(_) => f64::MAX,
+                None => f64::INFINITY,
+            };
+            costs.extend((0u32..).zip(all).map(|(i, c)| (key(c), i)));
             costs.select_nth_unstable_by(BEST, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             costs.truncate(BEST);
             let home = steer.target();
@@ -128,12 +136,12 @@ impl Records {
                 pick == Some(c.target()) || home.is_some_and(|home| home.admits(c.target()))
             };
             let more = (0u32..).zip(all).filter(|(_, c)| wanted(c)).take(WHOLE - BEST);
-            costs.extend(more.map(|(i, c)| (cost(c), i)));
+            costs.extend(more.map(|(i, _)| (0.0, i)));
             costs.sort_unstable_by_key(|(_, i)| *i);
             costs.dedup_by_key(|(_, i)| *i);
             let kept = costs.iter().filter_map(|(_, i)| all.get(*i as usize));
-            let kept: smallvec::SmallVec<[&Candidate; WHOLE]> = kept.collect();
-            self.ring.weigh(slot, kept.iter().map(|c| weighed(c, cost(c))));
+            let kept: SmallVec<[&Candidate; WHOLE]> = kept.collect();
+            self.ring.weigh(slot, kept.iter().map(|c| weighed(c)));
             self.costs = costs;
         }
         let kept = if all.len() <= WHOLE { all.len() } else { self.costs.len() };

@@ -132,7 +132,8 @@ pub(super) fn weighed(
     json!({
         "worker": worker,
         "dp_rank": c.rank.0,
-        "cost": f64::from(c.cost),
+        // Null: nobody could use it.
+        "cost": c.cost.map(f64::from),
         "terms": terms,
         "overlap_blocks": c.overlap,
         "told_blocks": c.told,

@@ -126,6 +126,28 @@ fn our_own_lines_go_on_where_an_earlier_one_ended() {
 }
 
 #[test]
+fn a_line_of_ours_may_have_blocks_of_another_size() {
+    let [a, b, c] = ["00000000000000aa", "00000000000000bb", "00000000000000cc"];
+    let text = format!(
+        r#"{{"schema":"homing.trace.v1","block_size":16,"began_ms":1}}
+{{"t_ms":0,"prompt_tokens":33,"output_tokens":1,"blocks":"{a}{b}"}}
+{{"t_ms":1,"prompt_tokens":130,"output_tokens":1,"block_size":128,"blocks":"{a}"}}
+{{"t_ms":2,"prompt_tokens":256,"output_tokens":1,"block_size":128,"after":"{a}","blocks":"{c}"}}
+{{"t_ms":3,"prompt_tokens":48,"output_tokens":1,"after":"{b}","blocks":"{c}"}}"#
+    );
+    let all = blocks(&read(text.as_bytes(), &Options::default()).expect("right"));
+    // Equal hashes of unlike blocks are other blocks.
+    assert_eq!(all[0], [0, 1]);
+    assert_eq!(all[1], (2..10).collect::<Vec<_>>());
+    assert_eq!(all[2], (2..18).collect::<Vec<_>>());
+    assert_eq!(all[3], [0, 1, 18]);
+    // Where one size can't be made of the other, that is said.
+    let odd = text.replace(r#""block_size":128"#, r#""block_size":24"#);
+    let error = read(odd.as_bytes(), &Options::default()).expect_err("24 and 16").to_string();
+    assert!(error.starts_with("line 3") && error.contains("--block-size"), "{error}");
+}
+
+#[test]
 fn compressed_traces_read_as_the_same() {
     let plain = of(MOONCAKE, 64);
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

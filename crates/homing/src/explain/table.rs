@@ -43,7 +43,7 @@ impl Row {
             number(&c["active_prefill_tokens"]),
             number(&c["active_blocks"]),
             number(&c["homes"]),
-            format!("{:.2}", c["cost"].as_f64().unwrap_or(0.0)),
+            c["cost"].as_f64().map_or_else(|| "-".to_owned(), |cost| format!("{cost:.2}")),
         ];
         Self { cells, last }
     }
