@@ -16,6 +16,7 @@ use crate::affinity::{Outcome, Steer};
 use crate::ask::Refusal;
 use crate::ids::Target;
 use crate::select::Candidate;
+use crate::select::policy::Terms;
 use crate::trust::Trust;
 
 /// What the filter and the pin rule said, and what was picked: the part of a decision that is always kept.
@@ -52,4 +53,6 @@ pub struct Preview {
     pub steer: Option<Steer>,
     /// Every target that serves the model with its cost, in the order of ids.
     pub candidates: Vec<(Candidate, f64)>,
+    /// What each of these costs is made of.
+    pub terms: Vec<Terms>,
 }

@@ -7,6 +7,7 @@ use crate::ask::{Ask, Cause, Failure, Usage};
 use crate::explain::Placement;
 use crate::ids::{DpRank, NameId, SessionKey, Target, WorkerId};
 use crate::queue::Line;
+use crate::select::policy::{TERMS, Terms};
 use crate::select::{Candidate, Fit};
 use crate::settings::Mode;
 use crate::time::Time;
@@ -14,15 +15,21 @@ use crate::trust::{Shape, Trust};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Terms of a cost that are kept, at most.
-pub const TERMS: usize = 8;
 /// Attempts of one request that are kept: the first ones. All are counted.
 pub const ATTEMPTS: usize = 4;
 /// Bytes of a request id, at most; a request with a longer one is kept without it.
 pub const MAX_ID: usize = 256;
 
-/// What a cost is made of, by name.
+/// What a cost is made of, by name; "" where there is nothing more.
 pub type Names = [&'static str; TERMS];
+
+/// The names of these terms.
+#[must_use]
+pub(crate) fn names(terms: &Terms) -> Names {
+    let mut names = [""; TERMS];
+    names.iter_mut().zip(terms).for_each(|(name, (said, _))| *name = said);
+    names
+}
 
 /// What the host knows of a request that no decision needs: for its record alone.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +78,15 @@ pub struct Weighed {
 }
 
 impl Weighed {
-    pub(crate) fn of(c: &Candidate, cost: Option<f64>, terms: [f32; TERMS]) -> Self {
+    /// As it stands. `terms`: what it costs, part by part; none: nobody could use it.
+    #[must_use]
+    pub fn of(c: &Candidate, terms: &Terms) -> Self {
+        let mut parts = [0.0; TERMS];
+        let mut sum = None;
+        for (part, (_, cost)) in parts.iter_mut().zip(terms) {
+            *part = *cost as f32;
+            sum = Some(sum.unwrap_or(0.0) + cost);
+        }
         let most = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         Self {
             worker: c.worker,
@@ -86,8 +101,8 @@ impl Weighed {
             rank: c.rank,
             fit: c.fit,
             trust: c.trust,
-            cost: cost.map(|cost| cost as f32),
-            terms,
+            cost: sum.map(|sum: f64| sum as f32),
+            terms: parts,
         }
     }
 
@@ -291,10 +306,12 @@ pub struct Record {
     pub pick: Option<Target>,
     /// Of how many, and what was predicted.
     pub placement: Placement,
-    /// What a cost is made of, by name; "" where there is nothing more.
+    /// What a cost is made of.
     pub terms: Names,
-    /// The lowest cost of a target that could have served it.
-    pub least_cost: Option<f32>,
+    /// Where the policy costs in milliseconds: when the pick's first token was to come,
+    pub predicted_ttft_ms: Option<f32>,
+    /// and when the first of all who could have served it.
+    pub least_ttft_ms: Option<f32>,
     /// What it waits for, or waited for last.
     pub awaited: Option<Awaited>,
     /// Since when it waits; `None`: it doesn't.
@@ -338,7 +355,8 @@ impl Record {
             pick: None,
             placement: Placement::default(),
             terms: [""; TERMS],
-            least_cost: None,
+            predicted_ttft_ms: None,
+            least_ttft_ms: None,
             awaited: None,
             waiting: None,
             times: Times { came: note.came, asked: now, ..Times::default() },
@@ -400,6 +418,6 @@ impl Record {
     #[must_use]
     pub fn regret_ms(&self) -> Option<f64> {
         let took = self.ttft()?.as_secs_f64() * 1e3;
-        Some((took - f64::from(self.least_cost?)).max(0.0))
+        Some((took - f64::from(self.least_ttft_ms?)).max(0.0))
     }
 }

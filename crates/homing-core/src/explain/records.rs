@@ -5,13 +5,13 @@
 //! how many there were for each reason that spoke against them.
 
 use super::Placement;
-use super::record::{Attempt, Awaited, Record, Report, Stage, TERMS, Weighed};
+use super::record::{Attempt, Awaited, Record, Report, Stage, Weighed, names};
 use super::ring::{Ring, Slot};
 use crate::affinity::{Outcome, Steer};
 use crate::ask::{Abandon, Ask, Failure, Refusal};
 use crate::ids::{Target, WorkerId};
 use crate::queue::Line;
-use crate::select::policy::Policy;
+use crate::select::policy::{Policy, TERMS, Terms};
 use crate::select::{Candidate, Demand, Fit};
 use crate::time::Time;
 use smallvec::SmallVec;
@@ -26,6 +26,8 @@ pub const WHOLE: usize = 64;
 pub const BEST: usize = 16;
 /// What nobody could use: a policy is not asked what it costs.
 const UNUSABLE: Fit = Fit::NOT_READY.and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
+/// How the names of terms end that are milliseconds.
+const IN_MS: &str = "_ms";
 /// Names of departed workers that are kept for the records in which they are: the latest ones.
 const GONE: usize = 1024;
 
@@ -102,54 +104,65 @@ impl Records {
 
     fn weigh(&mut self, slot: Slot, steer: Steer, weighing: Weighing<'_>) {
         let Weighing { policy, demand, all, pick, eligible } = weighing;
-        let cost = |c: &Candidate| (!c.fit.any(UNUSABLE)).then(|| policy.cost(demand, c));
         let mut against = [0; Fit::COUNT];
         for c in all.iter().filter(|c| c.fit != Fit::default()) {
             for (n, (reason, _)) in against.iter_mut().zip(Fit::WORDS) {
                 *n += u32::from(c.fit.any(reason));
             }
         }
-        let mut least = f64::INFINITY;
+        let mut of_which = [""; TERMS];
         let mut weighed = |c: &Candidate| {
-            let cost = cost(c);
-            if let Some(cost) = cost.filter(|_| eligible(c)) {
-                least = least.min(cost);
+            let terms = if usable(c) { policy.terms(demand, c) } else { Terms::new() };
+            if of_which[0].is_empty() {
+                of_which = names(&terms);
             }
-            Weighed::of(c, cost, [0.0; TERMS])
+            Weighed::of(c, &terms)
         };
-        if all.len() <= WHOLE {
-            self.ring.weigh(slot, all.iter().map(weighed));
+        let kept = if all.len() <= WHOLE {
+            self.ring.weigh(slot, all.iter().map(&mut weighed));
+            all.len()
         } else {
-            let mut costs = std::mem::take(&mut self.costs);
-            costs.clear();
-            // Those who could have served it come first.
-            let key = |c: &Candidate| match cost(c) {
-                Some(cost) if eligible(c) => cost,
-                Some(_) => f64::MAX,
-                None => f64::INFINITY,
-            };
-            costs.extend((0u32..).zip(all).map(|(i, c)| (key(c), i)));
-            costs.select_nth_unstable_by(BEST, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            costs.truncate(BEST);
-            let home = steer.target();
-            let wanted = |c: &Candidate| {
-                pick == Some(c.target()) || home.is_some_and(|home| home.admits(c.target()))
-            };
-            let more = (0u32..).zip(all).filter(|(_, c)| wanted(c)).take(WHOLE - BEST);
-            costs.extend(more.map(|(i, _)| (0.0, i)));
-            costs.sort_unstable_by_key(|(_, i)| *i);
-            costs.dedup_by_key(|(_, i)| *i);
-            let kept = costs.iter().filter_map(|(_, i)| all.get(*i as usize));
+            self.choose(steer, &weighing);
+            let kept = self.costs.iter().filter_map(|(_, i)| all.get(*i as usize));
             let kept: SmallVec<[&Candidate; WHOLE]> = kept.collect();
             self.ring.weigh(slot, kept.iter().map(|c| weighed(c)));
-            self.costs = costs;
+            kept.len()
+        };
+        let Some(record) = self.ring.get_mut(slot) else { return };
+        record.terms = of_which;
+        record.against = against;
+        record.left_out = u32::try_from(all.len() - kept).unwrap_or(u32::MAX);
+        if of_which.iter().any(|name| name.ends_with(IN_MS)) {
+            let ttft = |c: &Candidate| c.ttft_ms(demand) as f32;
+            let picked = all.iter().find(|c| pick == Some(c.target()));
+            record.predicted_ttft_ms = picked.map(ttft);
+            let could = all.iter().filter(|c| eligible(c));
+            record.least_ttft_ms = could.map(ttft).min_by(f32::total_cmp);
         }
-        let kept = if all.len() <= WHOLE { all.len() } else { self.costs.len() };
-        if let Some(record) = self.ring.get_mut(slot) {
-            record.against = against;
-            record.left_out = u32::try_from(all.len() - kept).unwrap_or(u32::MAX);
-            record.least_cost = least.is_finite().then_some(least as f32);
-        }
+    }
+
+    /// Of more targets than are kept: those that are, in order, into `costs`.
+    fn choose(&mut self, steer: Steer, weighing: &Weighing<'_>) {
+        let Weighing { policy, demand, all, pick, eligible } = weighing;
+        let costs = &mut self.costs;
+        costs.clear();
+        // Those who could have served it come first.
+        let key = |c: &Candidate| match usable(c) {
+            true if eligible(c) => policy.cost(demand, c),
+            true => f64::MAX,
+            false => f64::INFINITY,
+        };
+        costs.extend((0u32..).zip(*all).map(|(i, c)| (key(c), i)));
+        costs.select_nth_unstable_by(BEST, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        costs.truncate(BEST);
+        let home = steer.target();
+        let wanted = |c: &Candidate| {
+            *pick == Some(c.target()) || home.is_some_and(|home| home.admits(c.target()))
+        };
+        let more = (0u32..).zip(*all).filter(|(_, c)| wanted(c)).take(WHOLE - BEST);
+        costs.extend(more.map(|(i, _)| (0.0, i)));
+        costs.sort_unstable_by_key(|(_, i)| *i);
+        costs.dedup_by_key(|(_, i)| *i);
     }
 
     /// It has got a place.
@@ -272,6 +285,10 @@ impl Records {
     pub(crate) fn gone(&self, worker: WorkerId) -> Option<&Arc<str>> {
         self.gone.get(&worker)
     }
+}
+
+fn usable(c: &Candidate) -> bool {
+    !c.fit.any(UNUSABLE)
 }
 
 /// What a decision was made of.

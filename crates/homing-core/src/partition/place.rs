@@ -204,6 +204,7 @@ impl Partition {
             home: seat.home,
             steer,
             candidates: all.iter().map(|c| (*c, self.policy.cost(&demand, c))).collect(),
+            terms: all.iter().map(|c| self.policy.terms(&demand, c)).collect(),
         }
     }
 

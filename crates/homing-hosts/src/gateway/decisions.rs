@@ -80,6 +80,7 @@ impl Gateway {
             "eligible": r.placement.eligible,
             "considered": r.placement.considered,
             "best_overlap_blocks": r.placement.best_overlap_blocks,
+            "predicted_ttft_ms": r.predicted_ttft_ms,
             "predicted_cached_tokens": r.pick.map(|_| r.placement.cached_tokens),
             "candidates": decision.candidates.iter().map(|c| {
                 candidate(r, c, decision.worker(c.worker))
@@ -115,7 +116,8 @@ impl Gateway {
 /// One target, as it stood.
 pub(super) fn candidate(record: &Record, c: &Weighed, worker: Option<&str>) -> Value {
     let home = record.home().is_some_and(|home| home.admits(c.target()));
-    let mut all = weighed(c, worker, record.parts(c));
+    let parts = record.parts(c).map(|(name, cost)| (name, f64::from(cost)));
+    let mut all = weighed(c, worker, parts.filter(|_| c.cost.is_some()));
     all["picked"] = (record.pick == Some(c.target())).into();
     all["home"] = home.into();
     all
@@ -125,10 +127,9 @@ pub(super) fn candidate(record: &Record, c: &Weighed, worker: Option<&str>) -> V
 pub(super) fn weighed(
     c: &Weighed,
     worker: Option<&str>,
-    parts: impl Iterator<Item = (&'static str, f32)>,
+    parts: impl Iterator<Item = (&'static str, f64)>,
 ) -> Value {
-    let terms: Map<_, _> =
-        parts.map(|(name, cost)| (name.to_owned(), Value::from(f64::from(cost)))).collect();
+    let terms: Map<_, _> = parts.map(|(name, cost)| (name.to_owned(), Value::from(cost))).collect();
     json!({
         "worker": worker,
         "dp_rank": c.rank.0,

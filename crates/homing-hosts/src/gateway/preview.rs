@@ -1,6 +1,7 @@
 //! A decision that is not acted upon, in JSON: the gateway reads the request as it would read a real one,
 //! and asks the core where it would go (R16). Nothing is held, bound, refreshed or sent.
 
+use super::decisions::weighed;
 use super::record::Record;
 use super::service::Endpoint;
 use super::steering::Steering;
@@ -9,6 +10,7 @@ use bytes::Bytes;
 use homing_core::affinity::Steer;
 use homing_core::core::WorkerView;
 use homing_core::explain::Preview;
+use homing_core::explain::record::Weighed;
 use homing_core::ids::{Target, WorkerId};
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -54,33 +56,16 @@ impl Gateway {
         let at = |t: Option<Target>| {
             t.map(|t| json!({"worker": name(t.worker), "dp_rank": t.rank.map(|r| r.0)}))
         };
-        let steer = preview.steer.map(|steer| match steer {
-            Steer::Free => "free",
-            Steer::Pin(_) => "pin",
-            Steer::Prefer(_) => "prefer",
-            Steer::Tentative(_) => "join",
-        });
+        let steer = preview.steer.map(Steer::word);
         let candidates: Vec<_> = preview
             .candidates
             .iter()
-            .map(|(c, cost)| {
-                json!({
-                    "worker": name(c.worker),
-                    "dp_rank": c.rank.0,
-                    "cost": cost,
-                    "overlap_blocks": c.overlap,
-                    "host_blocks": c.host,
-                    "disk_blocks": c.disk,
-                    // How far that is believed; the cost is by what is.
-                    "trust": c.trust.factor(),
-                    "active_requests": c.load.active_requests,
-                    "active_prefill_tokens": c.load.prefill_tokens,
-                    "active_blocks": c.load.blocks,
-                    // Sessions that live there; the `kv` policy weighs them too.
-                    "homes": c.homes,
-                    // What speaks against it; empty: nothing.
-                    "against": c.fit.words().collect::<Vec<_>>(),
-                })
+            .zip(&preview.terms)
+            .map(|((c, cost), terms)| {
+                let mut one =
+                    weighed(&Weighed::of(c, terms), name(c.worker), terms.iter().copied());
+                one["cost"] = (*cost).into();
+                one
             })
             .collect();
         let refusal = preview.refusal.map(|r| self.refusal(r, constrained).described());

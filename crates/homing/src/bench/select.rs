@@ -101,7 +101,7 @@ impl Bed {
         let mut ids = Vec::new();
         for i in 0..targets {
             let name = format!("w{i}");
-            let mut tell = |change| core.handle_fleet(now, change).map_err(|e| e.to_string());
+            let tell = |change| core.handle_fleet(now, change).map_err(|e| e.to_string());
             tell(FleetChange::Register(WorkerSpec::new(&name, &format!("http://{name}"))))?;
             let id = core.worker_named(&name).ok_or("a worker that was registered is not known")?;
             tell(FleetChange::Serves(id, vec![ServedName { name: MODEL.into(), adapter: false }]))?;
@@ -151,7 +151,7 @@ impl Bed {
                 for ask in asks {
                     match self.begin(ask) {
                         Ok(live) => {
-                            let _ = self.core.progress(&live, Step::FirstToken);
+                            let _ = self.core.progress(self.now, &live, Step::FirstToken);
                             self.core.finish(self.now, live);
                         }
                         Err(why) => failed = Some(why),
