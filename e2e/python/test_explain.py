@@ -67,11 +67,22 @@ def test_a_session_is_explained_turn_by_turn():
         times = second["times"]
         order = [times[k] for k in ("asked_ms", "granted_ms", "dispatched_ms", "begun_ms", "ended_ms")]
         assert order == sorted(order) and order[0] >= 0, times
-        assert times["first_token_ms"] >= times["begun_ms"] and really["ttft_ms"] > 0, second
+        assert times["first_token_ms"] is None and really["ttft_ms"] is None, "an answer that comes whole has none"
+
+        body = {"model": MODEL, "messages": [{"role": "user", "content": LONG}], "max_tokens": 4, "stream": True,
+                "stream_options": {"include_usage": True}}
+        status, _, _ = router.post("/v1/chat/completions", body, {"x-request-id": "stream"})
+        assert status == 200
+        third = decision(router, "stream")
+        times = third["times"]
+        assert times["begun_ms"] <= times["first_token_ms"] <= times["ended_ms"], times
+        assert third["really"]["ttft_ms"] > 0 and third["really"]["cached_tokens"] is not None, third
+        assert third["session"] == {"key_digest": None, "affinity": "none", "mode": None, "home": None,
+                                    "steer": None}, third
 
         all_of_them = router.admin_json("/admin/decisions")
         ids = [d["request_id"] for d in all_of_them["decisions"]]
-        assert ids[0] == "my id/2" and all_of_them["kept"] == len(ids) == 2, ids
+        assert ids[:2] == ["stream", "my id/2"] and all_of_them["kept"] == len(ids) == 3, ids
         assert len(router.admin_json("/admin/decisions?limit=1")["decisions"]) == 1
         assert router.admin_json("/admin/decisions?limit=0")["decisions"] == []
         for wrong in ("limit=-1", "limit=x", "count=3"):

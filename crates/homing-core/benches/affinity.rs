@@ -1,4 +1,4 @@
-//! `cargo bench -p homing-core`: what `homing bench --only affinity` measures, without the binary and with
+//! `cargo bench -p homing-core --bench affinity`: what `homing bench --only affinity` measures, without the binary and with
 //! the system's allocator. It is the same code, taken from there.
 
 #[path = "../../homing/src/bench/affinity.rs"]

@@ -5,6 +5,7 @@
 //!
 //! * `decide`: where a request goes, as a function that changes nothing;
 //! * `place`: acting on it: resolve, book, wait or refuse;
+//! * `remember`: what is kept of a decision;
 //! * `running`: what becomes of a request that its worker has begun to answer;
 //! * `lines`: who waits for what;
 //! * `check`: what must always be true;
@@ -14,6 +15,7 @@ mod check;
 mod decide;
 mod lines;
 mod place;
+mod remember;
 mod running;
 mod wake;
 
@@ -211,9 +213,7 @@ impl Partition {
 
     /// A worker has departed. Its bookings stay until their streams end.
     pub fn remove_row(&mut self, worker: WorkerId) {
-        if let Some(name) = self.row(worker).map(|row| row.info.spec.name.clone()) {
-            self.records.departed(worker, name);
-        }
+        self.remember_name(worker);
         self.rows.retain(|r| r.info.id != worker);
         self.shed.retain(|(w, _)| *w != worker);
         self.unplaced.remove(&worker);
@@ -382,9 +382,7 @@ impl Partition {
         self.count(outcome);
         self.records.begun(now, grant.ask.past.record, outcome);
         self.debug_check();
-        let mut live = self.begin(grant.booking, lease, grant.forecast);
-        live.record = grant.ask.past.record;
-        (live, outcome)
+        (self.begin(grant.booking, lease, grant.forecast, grant.ask.past.record), outcome)
     }
 
     /// A grant comes to nothing: releases the hold and the booking, binds nothing (R12).
@@ -513,16 +511,6 @@ impl Partition {
             table: table.map(Table::counters).unwrap_or_default(),
             outcomes: self.outcomes,
         }
-    }
-
-    /// The records of what was decided.
-    pub(crate) fn records(&self) -> &Records {
-        &self.records
-    }
-
-    /// There are so many partitions now, which share the room for records.
-    pub(crate) fn share_records(&mut self, partitions: usize) {
-        self.records.share(partitions);
     }
 
     /// Whether the request has a session, as far as anybody is concerned (R02).

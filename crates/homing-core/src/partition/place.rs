@@ -5,7 +5,6 @@ use super::decide::{Decision, No, Seat, after, demand, standing};
 use super::lines::Queued;
 use crate::affinity::{Hold, Outcome, Plan, Resolved, Standing, Steer};
 use crate::ask::{Admission, Ask, Cause, Claim, Grant, Refusal};
-use crate::explain::records::Weighing;
 use crate::explain::{Placement, Preview};
 use crate::load::Claimed;
 use crate::select::{Candidate, Candidates, Fit};
@@ -61,29 +60,6 @@ impl Partition {
                 self.refuse(now, &mut ask, queued, no)
             }
         }
-    }
-
-    /// Keeps what the decision was made of.
-    fn remember(
-        &mut self,
-        now: Time,
-        ask: &mut Ask,
-        steer: Steer,
-        all: &Candidates,
-        decision: &Decision,
-    ) {
-        if self.records.off() {
-            return;
-        }
-        let (pick, waits) = match decision {
-            Decision::Go { picked, .. } => (Some(picked.target()), None),
-            Decision::Wait(line) => (None, Some(*line)),
-            Decision::Refuse(_) => (None, None),
-        };
-        let (demand, policy) = (&self.demand(now, ask), &*self.policy);
-        let eligible = |c: &Candidate| !c.fit.any(NOT_ELIGIBLE);
-        let weighing = Weighing { policy, demand, all, pick, eligible };
-        self.records.decided(now, ask, steer, waits, weighing);
     }
 
     fn resolve(&mut self, now: Time, ask: &Ask) -> Claim {
@@ -254,7 +230,7 @@ fn forecast(ask: &Ask, all: &Candidates, picked: &Candidate) -> Forecast {
 }
 
 /// What a candidate must not be to count as eligible in the contract's sense.
-const NOT_ELIGIBLE: Fit = Fit::NOT_READY
+pub(super) const NOT_ELIGIBLE: Fit = Fit::NOT_READY
     .and(Fit::FORBIDDEN)
     .and(Fit::FAILED)
     .and(Fit::DRAINING)

@@ -6,6 +6,7 @@ use crate::affinity::Lease;
 use crate::ask::{Live, Step};
 use crate::blame::Reuse;
 use crate::explain::record::Report;
+use crate::explain::ring::Slot;
 use crate::ids::{DpRank, NameId, WorkerId};
 use crate::load::pace::Learned;
 use crate::load::{Booking, Pace};
@@ -22,10 +23,11 @@ impl Partition {
         booking: Booking,
         lease: Option<Lease>,
         forecast: Forecast,
+        record: Option<Slot>,
     ) -> Live {
         self.trust.began(&forecast);
         let (told, report) = (AtomicBool::new(false), Report::default());
-        Live { partition: self.id, booking, lease, forecast, told, record: None, report }
+        Live { partition: self.id, booking, lease, forecast, told, record, report }
     }
 
     /// A running request has come further. `Some`: its worker's index is not believed any more, or is again.

@@ -28,10 +28,12 @@ impl Row {
         let terms: Vec<_> = c["terms"].as_object().into_iter().flatten().collect();
         let terms: Vec<_> =
             terms.iter().filter(|(_, cost)| cost.as_f64() != Some(0.0)).map(part).collect();
-        let last = match (terms.len(), against.len()) {
-            (0 | 1, 0) => String::new(),
-            (_, 0) => terms.join(" + "),
-            _ => against.join(", "),
+        // One term is the cost itself.
+        let terms = if terms.len() > 1 { terms.join(" + ") } else { String::new() };
+        let last = match (terms.as_str(), against.as_slice()) {
+            (_, []) => terms,
+            ("", _) => against.join(", "),
+            _ => format!("{}; {terms}", against.join(", ")),
         };
         let cells = [
             mark.to_owned(),

@@ -85,7 +85,7 @@ fn went(d: &Value) -> String {
             format!("; not home, which is {}", place(&d["session"]["home"]))
         }
         (_, Some("join")) => "; another first turn of its session".to_owned(),
-        _ => String::new(),
+        _ => "; the policy's choice".to_owned(),
     };
     format!("{}{of}{why}", said(worker, rank))
 }
@@ -160,8 +160,11 @@ fn times(t: &Value) -> String {
         format!("prompt {}", ms(&t["prompt_ms"])),
         format!("look-up {}", ms(&t["look_up_ms"])),
     ];
+    // Without waiting it got its place when the core was asked.
+    if t["granted_ms"] != t["asked_ms"] {
+        all.push(format!("asked at {}", ms(&t["asked_ms"])));
+    }
     for (name, key) in [
-        ("asked at", "asked_ms"),
         ("placed at", "granted_ms"),
         ("sent at", "dispatched_ms"),
         ("answered from", "begun_ms"),
@@ -194,7 +197,7 @@ fn really(r: &Value) -> Option<String> {
 
 fn regret(r: &Value) -> Option<String> {
     let tokens = r["regret_tokens"].as_u64().map(|n| match n {
-        0 => "none: nobody had more of it".to_owned(),
+        0 => "none: nobody who could serve it had more of it".to_owned(),
         n => format!("{n} tokens that the best could have reused"),
     });
     let time = (!r["regret_ms"].is_null())
