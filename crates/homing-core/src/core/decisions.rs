@@ -3,7 +3,7 @@
 
 use super::{Cell, SelectionCore};
 use crate::explain::Record;
-use crate::explain::record::{Awaited, Weighed};
+use crate::explain::record::{Awaited, Names, Weighed};
 use crate::ids::{Role, WorkerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ pub struct Decision {
     /// The targets that were looked at, in the order of ids: all of them unless [`Record::left_out`] says
     /// otherwise.
     pub candidates: Vec<Weighed>,
+    /// What a cost is made of, by name.
+    pub terms: Names,
     /// The served name that the request used.
     pub model: Arc<str>,
     /// Its pool,
@@ -31,6 +33,13 @@ impl Decision {
     #[must_use]
     pub fn worker(&self, id: WorkerId) -> Option<&str> {
         self.workers.get(&id).map(|name| &**name)
+    }
+
+    /// What a target would have cost, part by part.
+    pub fn parts(&self, of: &Weighed) -> impl Iterator<Item = (&'static str, f32)> {
+        let known = of.cost().is_some();
+        let all = self.terms.into_iter().zip(of.parts);
+        all.take_while(move |(name, _)| known && !name.is_empty())
     }
 
     fn ids(&self) -> impl Iterator<Item = WorkerId> + '_ {
@@ -116,6 +125,7 @@ impl SelectionCore {
                 let mut decision = Decision {
                     record: record.clone(),
                     candidates: candidates.to_vec(),
+                    terms: state.records().names(),
                     model: cell.pool.clone(),
                     pool: cell.pool.clone(),
                     role: cell.role,

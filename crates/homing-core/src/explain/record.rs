@@ -7,7 +7,7 @@ use crate::ask::{Ask, Cause, Failure, Usage};
 use crate::explain::Placement;
 use crate::ids::{DpRank, NameId, SessionKey, Target, WorkerId};
 use crate::queue::Line;
-use crate::select::policy::{TERMS, Terms};
+use crate::select::policy::{Parts, TERMS, Terms};
 use crate::select::{Candidate, Fit};
 use crate::settings::Mode;
 use crate::time::Time;
@@ -15,6 +15,9 @@ use crate::trust::{Shape, Trust};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What nobody could use: a policy is not asked what it costs.
+pub(crate) const UNUSABLE: Fit =
+    Fit::NOT_READY.and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
 /// Attempts of one request that are kept: the first ones. All are counted.
 pub const ATTEMPTS: usize = 4;
 /// Bytes of a request id, at most; a request with a longer one is kept without it.
@@ -71,22 +74,15 @@ pub struct Weighed {
     pub fit: Fit,
     /// How far the index was believed.
     pub trust: Trust,
-    /// What it would have cost, by the policy, which is not asked about what nobody could use (R21).
-    pub cost: Option<f32>,
-    /// Of what that is made up, in the order of the policy's names for its terms.
-    pub terms: [f32; TERMS],
+    /// What it would have cost, part by part, in the order of the policy's names for them. A policy is not asked about
+    /// what nobody could use (R21).
+    pub parts: Parts,
 }
 
 impl Weighed {
-    /// As it stands. `terms`: what it costs, part by part; none: nobody could use it.
+    /// As it stands, and what it costs.
     #[must_use]
-    pub fn of(c: &Candidate, terms: &Terms) -> Self {
-        let mut parts = [0.0; TERMS];
-        let mut sum = None;
-        for (part, (_, cost)) in parts.iter_mut().zip(terms) {
-            *part = *cost as f32;
-            sum = Some(sum.unwrap_or(0.0) + cost);
-        }
+    pub fn of(c: &Candidate, parts: Parts) -> Self {
         let most = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         Self {
             worker: c.worker,
@@ -101,8 +97,7 @@ impl Weighed {
             rank: c.rank,
             fit: c.fit,
             trust: c.trust,
-            cost: sum.map(|sum: f64| sum as f32),
-            terms: parts,
+            parts,
         }
     }
 
@@ -110,6 +105,12 @@ impl Weighed {
     #[must_use]
     pub fn target(&self) -> Target {
         Target { worker: self.worker, rank: Some(self.rank) }
+    }
+
+    /// What it would have cost; `None`: nobody could use it.
+    #[must_use]
+    pub fn cost(&self) -> Option<f32> {
+        (!self.fit.any(UNUSABLE)).then(|| self.parts.iter().sum())
     }
 }
 
@@ -306,8 +307,6 @@ pub struct Record {
     pub pick: Option<Target>,
     /// Of how many, and what was predicted.
     pub placement: Placement,
-    /// What a cost is made of.
-    pub terms: Names,
     /// Where the policy costs in milliseconds: when the pick's first token was to come,
     pub predicted_ttft_ms: Option<f32>,
     /// and when the first of all who could have served it.
@@ -354,7 +353,6 @@ impl Record {
             constrained: ask.constraints.is_some(),
             pick: None,
             placement: Placement::default(),
-            terms: [""; TERMS],
             predicted_ttft_ms: None,
             least_ttft_ms: None,
             awaited: None,
@@ -378,11 +376,6 @@ impl Record {
             Steer::Pin(home) | Steer::Prefer(home) => Some(home),
             Steer::Free | Steer::Tentative(_) => None,
         }
-    }
-
-    /// A target's cost, part by part, each with its name.
-    pub fn parts(&self, of: &Weighed) -> impl Iterator<Item = (&'static str, f32)> {
-        self.terms.into_iter().zip(of.terms).take_while(|(name, _)| !name.is_empty())
     }
 
     /// The attempts that are kept, in order.

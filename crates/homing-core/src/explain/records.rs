@@ -5,13 +5,13 @@
 //! how many there were for each reason that spoke against them.
 
 use super::Placement;
-use super::record::{Attempt, Awaited, Record, Report, Stage, Weighed, names};
+use super::record::{Attempt, Awaited, Names, Record, Report, Stage, UNUSABLE, Weighed, names};
 use super::ring::{Ring, Slot};
 use crate::affinity::{Outcome, Steer};
 use crate::ask::{Abandon, Ask, Failure, Refusal};
 use crate::ids::{Target, WorkerId};
 use crate::queue::Line;
-use crate::select::policy::{Policy, TERMS, Terms};
+use crate::select::policy::{Parts, Policy, TERMS};
 use crate::select::{Candidate, Demand, Fit};
 use crate::time::Time;
 use smallvec::SmallVec;
@@ -24,8 +24,6 @@ pub const RECORD_BYTES: usize = 8 << 20;
 pub const WHOLE: usize = 64;
 /// Of more than that, the best that are kept.
 pub const BEST: usize = 16;
-/// What nobody could use: a policy is not asked what it costs.
-const UNUSABLE: Fit = Fit::NOT_READY.and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
 /// How the names of terms end that are milliseconds.
 const IN_MS: &str = "_ms";
 /// Names of departed workers that are kept for the records in which they are: the latest ones.
@@ -37,18 +35,26 @@ pub(crate) struct Records {
     ring: Ring,
     on: bool,
     gone: BTreeMap<WorkerId, Arc<str>>,
-    /// Targets by what they cost, while the best are found.
-    costs: Vec<(f64, u32)>,
+    /// What a cost is made of.
+    names: Names,
+    /// It is milliseconds.
+    in_ms: bool,
 }
 
 impl Records {
     /// `on`: unless it is, nothing is kept, and it takes no time.
     pub(crate) fn new(on: bool) -> Self {
-        Self { ring: Ring::new(RECORD_BYTES), on, gone: BTreeMap::new(), costs: Vec::new() }
+        let (ring, names) = (Ring::new(RECORD_BYTES), [""; TERMS]);
+        Self { ring, on, gone: BTreeMap::new(), names, in_ms: false }
     }
 
     pub(crate) fn ring(&self) -> &Ring {
         &self.ring
+    }
+
+    /// What a cost is made of, by name.
+    pub(crate) fn names(&self) -> Names {
+        self.names
     }
 
     /// There are so many partitions now.
@@ -104,65 +110,40 @@ impl Records {
 
     fn weigh(&mut self, slot: Slot, steer: Steer, weighing: Weighing<'_>) {
         let Weighing { policy, demand, all, pick, eligible } = weighing;
-        let mut against = [0; Fit::COUNT];
-        for c in all.iter().filter(|c| c.fit != Fit::default()) {
-            for (n, (reason, _)) in against.iter_mut().zip(Fit::WORDS) {
-                *n += u32::from(c.fit.any(reason));
-            }
+        if self.names[0].is_empty()
+            && let Some(one) = all.iter().find(|c| usable(c))
+        {
+            self.names = names(&policy.terms(demand, one));
+            self.in_ms = self.names.iter().any(|name| name.ends_with(IN_MS));
         }
-        let mut of_which = [""; TERMS];
-        let mut weighed = |c: &Candidate| {
-            let terms = if usable(c) { policy.terms(demand, c) } else { Terms::new() };
-            if of_which[0].is_empty() {
-                of_which = names(&terms);
-            }
-            Weighed::of(c, &terms)
+        let weighed = |c: &Candidate| {
+            let parts = if usable(c) { policy.weigh(demand, c) } else { Parts::default() };
+            Weighed::of(c, parts)
         };
+        let mut against = Against::default();
         let kept = if all.len() <= WHOLE {
-            self.ring.weigh(slot, all.iter().map(&mut weighed));
+            let each = |c| {
+                count(&mut against, c);
+                weighed(c)
+            };
+            self.ring.weigh(slot, all.iter().map(each));
             all.len()
         } else {
-            self.choose(steer, &weighing);
-            let kept = self.costs.iter().filter_map(|(_, i)| all.get(*i as usize));
-            let kept: SmallVec<[&Candidate; WHOLE]> = kept.collect();
+            let kept = choose(steer, &weighing, &mut against);
             self.ring.weigh(slot, kept.iter().map(|c| weighed(c)));
             kept.len()
         };
+        let in_ms = self.in_ms;
         let Some(record) = self.ring.get_mut(slot) else { return };
-        record.terms = of_which;
         record.against = against;
         record.left_out = u32::try_from(all.len() - kept).unwrap_or(u32::MAX);
-        if of_which.iter().any(|name| name.ends_with(IN_MS)) {
+        if in_ms {
             let ttft = |c: &Candidate| c.ttft_ms(demand) as f32;
             let picked = all.iter().find(|c| pick == Some(c.target()));
             record.predicted_ttft_ms = picked.map(ttft);
             let could = all.iter().filter(|c| eligible(c));
             record.least_ttft_ms = could.map(ttft).min_by(f32::total_cmp);
         }
-    }
-
-    /// Of more targets than are kept: those that are, in order, into `costs`.
-    fn choose(&mut self, steer: Steer, weighing: &Weighing<'_>) {
-        let Weighing { policy, demand, all, pick, eligible } = weighing;
-        let costs = &mut self.costs;
-        costs.clear();
-        // Those who could have served it come first.
-        let key = |c: &Candidate| match usable(c) {
-            true if eligible(c) => policy.cost(demand, c),
-            true => f64::MAX,
-            false => f64::INFINITY,
-        };
-        costs.extend((0u32..).zip(*all).map(|(i, c)| (key(c), i)));
-        costs.select_nth_unstable_by(BEST, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        costs.truncate(BEST);
-        let home = steer.target();
-        let wanted = |c: &Candidate| {
-            *pick == Some(c.target()) || home.is_some_and(|home| home.admits(c.target()))
-        };
-        let more = (0u32..).zip(*all).filter(|(_, c)| wanted(c)).take(WHOLE - BEST);
-        costs.extend(more.map(|(i, _)| (0.0, i)));
-        costs.sort_unstable_by_key(|(_, i)| *i);
-        costs.dedup_by_key(|(_, i)| *i);
     }
 
     /// It has got a place.
@@ -289,6 +270,53 @@ impl Records {
 
 fn usable(c: &Candidate) -> bool {
     !c.fit.any(UNUSABLE)
+}
+
+/// Targets by what speaks against them.
+type Against = [u32; Fit::COUNT];
+
+fn count(against: &mut Against, c: &Candidate) {
+    if c.fit != Fit::default() {
+        for (n, (reason, _)) in against.iter_mut().zip(Fit::WORDS) {
+            *n += u32::from(c.fit.any(reason));
+        }
+    }
+}
+
+/// Of more targets than are kept: those that are, in order. In one walk, since they don't fit the nearest cache.
+fn choose<'a>(
+    steer: Steer,
+    weighing: &Weighing<'a>,
+    against: &mut Against,
+) -> SmallVec<[&'a Candidate; WHOLE]> {
+    let Weighing { policy, demand, all, pick, eligible } = *weighing;
+    let home = steer.target();
+    // The best so far, in order.
+    let mut best: SmallVec<[(f64, usize); BEST + 1]> = SmallVec::new();
+    let mut kept: SmallVec<[usize; WHOLE]> = SmallVec::new();
+    for (i, c) in all.iter().enumerate() {
+        count(against, c);
+        // Those who could have served it come first.
+        let cost = match usable(c) {
+            true if eligible(c) => policy.cost(demand, c),
+            true => f64::MAX,
+            false => f64::INFINITY,
+        };
+        if best.len() < BEST || best.last().is_none_or(|(worst, _)| cost < *worst) {
+            best.truncate(BEST - 1);
+            let at = best.partition_point(|(other, _)| *other <= cost);
+            best.insert(at, (cost, i));
+        }
+        let target = c.target();
+        let wanted = pick == Some(target) || home.is_some_and(|home| home.admits(target));
+        if wanted && kept.len() < WHOLE - BEST {
+            kept.push(i);
+        }
+    }
+    kept.extend(best.iter().map(|(_, i)| *i));
+    kept.sort_unstable();
+    kept.dedup();
+    kept.into_iter().map(|i| &all[i]).collect()
 }
 
 /// What a decision was made of.

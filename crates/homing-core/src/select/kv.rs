@@ -1,6 +1,6 @@
 //! `kv`: fewest blocks to compute and to decode.
 
-use super::policy::{Policy, Terms, terms};
+use super::policy::{Parts, Policy, Terms, numbers, terms};
 use super::{Candidate, Demand};
 
 /// Blocks are a measure here even where the engines' block size is unknown.
@@ -48,6 +48,10 @@ impl Policy for Kv {
     /// + decode + request * active + home * homes`, in blocks.
     fn cost(&self, demand: &Demand, c: &Candidate) -> f64 {
         self.parts(demand, c).iter().sum()
+    }
+
+    fn weigh(&self, demand: &Demand, c: &Candidate) -> Parts {
+        numbers(self.parts(demand, c))
     }
 
     fn terms(&self, demand: &Demand, c: &Candidate) -> Terms {

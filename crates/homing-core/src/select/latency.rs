@@ -1,6 +1,6 @@
 //! `latency`: costs in milliseconds.
 
-use super::policy::{Policy, Terms, terms};
+use super::policy::{Parts, Policy, Terms, numbers, terms};
 use super::{Candidate, Demand};
 
 /// The time that the request takes, and the time that it takes from others. How fast workers are is learned
@@ -55,6 +55,10 @@ impl Latency {
 impl Policy for Latency {
     fn cost(&self, demand: &Demand, c: &Candidate) -> f64 {
         self.parts(demand, c).iter().sum()
+    }
+
+    fn weigh(&self, demand: &Demand, c: &Candidate) -> Parts {
+        numbers(self.parts(demand, c))
     }
 
     fn terms(&self, demand: &Demand, c: &Candidate) -> Terms {

@@ -14,6 +14,16 @@ pub type Terms = SmallVec<[(&'static str, f64); TERMS]>;
 /// Parts of a cost that records keep.
 pub const TERMS: usize = 6;
 
+/// They without their names; 0 where there are fewer.
+pub type Parts = [f32; TERMS];
+
+/// So many parts.
+pub(super) fn numbers<const N: usize>(parts: [f64; N]) -> Parts {
+    let mut all = Parts::default();
+    all.iter_mut().zip(parts).for_each(|(all, part)| *all = part as f32);
+    all
+}
+
 /// These parts.
 pub fn terms<const N: usize>(parts: [(&'static str, f64); N]) -> Terms {
     parts.into_iter().collect()
@@ -36,6 +46,15 @@ pub trait Policy: Debug + Send {
     /// What the cost is made of, for people: the parts add up to it.
     fn terms(&self, demand: &Demand, candidate: &Candidate) -> Terms {
         terms([("cost", self.cost(demand, candidate))])
+    }
+
+    /// The parts of [`Self::terms`] as numbers alone, in the same order, which never changes: of each decision they
+    /// are kept for many candidates.
+    fn weigh(&self, demand: &Demand, candidate: &Candidate) -> Parts {
+        let mut parts = Parts::default();
+        let terms = self.terms(demand, candidate);
+        parts.iter_mut().zip(terms).for_each(|(part, (_, cost))| *part = cost as f32);
+        parts
     }
 
     /// Costs that are no farther apart than this are equal.

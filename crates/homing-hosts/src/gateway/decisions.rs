@@ -83,7 +83,7 @@ impl Gateway {
             "predicted_ttft_ms": r.predicted_ttft_ms,
             "predicted_cached_tokens": r.pick.map(|_| r.placement.cached_tokens),
             "candidates": decision.candidates.iter().map(|c| {
-                candidate(r, c, decision.worker(c.worker))
+                candidate(decision, c)
             }).collect::<Vec<_>>(),
             "left_out": r.left_out,
             "against": Fit::WORDS.iter().zip(r.against).filter(|(_, n)| *n > 0)
@@ -114,10 +114,11 @@ impl Gateway {
 }
 
 /// One target, as it stood.
-pub(super) fn candidate(record: &Record, c: &Weighed, worker: Option<&str>) -> Value {
+fn candidate(decision: &Decision, c: &Weighed) -> Value {
+    let record = &decision.record;
     let home = record.home().is_some_and(|home| home.admits(c.target()));
-    let parts = record.parts(c).map(|(name, cost)| (name, f64::from(cost)));
-    let mut all = weighed(c, worker, parts.filter(|_| c.cost.is_some()));
+    let parts = decision.parts(c).map(|(name, cost)| (name, f64::from(cost)));
+    let mut all = weighed(c, decision.worker(c.worker), parts);
     all["picked"] = (record.pick == Some(c.target())).into();
     all["home"] = home.into();
     all
@@ -134,7 +135,7 @@ pub(super) fn weighed(
         "worker": worker,
         "dp_rank": c.rank.0,
         // Null: nobody could use it.
-        "cost": c.cost.map(f64::from),
+        "cost": c.cost().map(f64::from),
         "terms": terms,
         "overlap_blocks": c.overlap,
         "told_blocks": c.told,

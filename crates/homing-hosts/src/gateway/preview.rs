@@ -12,6 +12,7 @@ use homing_core::core::WorkerView;
 use homing_core::explain::Preview;
 use homing_core::explain::record::Weighed;
 use homing_core::ids::{Target, WorkerId};
+use homing_core::select::policy::Parts;
 use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -62,8 +63,11 @@ impl Gateway {
             .iter()
             .zip(&preview.terms)
             .map(|((c, cost), terms)| {
-                let mut one =
-                    weighed(&Weighed::of(c, terms), name(c.worker), terms.iter().copied());
+                let mut one = weighed(
+                    &Weighed::of(c, Parts::default()),
+                    name(c.worker),
+                    terms.iter().copied(),
+                );
                 one["cost"] = (*cost).into();
                 one
             })
