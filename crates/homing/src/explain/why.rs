@@ -227,8 +227,13 @@ mod tests {
 
     fn decision() -> Value {
         let candidate = |worker: &str, picked: bool, against: &[&str]| {
+            // Nobody is asked what it costs to use what can't be used.
+            let (cost, terms) = match against {
+                [] => (json!(82.5), json!({"prefill": 17.0, "homes": 65.5})),
+                _ => (Value::Null, json!({})),
+            };
             json!({
-                "worker": worker, "dp_rank": 0, "cost": 82.5, "terms": {"prefill": 17.0, "homes": 65.5},
+                "worker": worker, "dp_rank": 0, "cost": cost, "terms": terms,
                 "overlap_blocks": 48, "trust": 1.0, "active_requests": 1, "active_prefill_tokens": 0,
                 "active_blocks": 65, "homes": 3, "against": against, "picked": picked, "home": picked,
             })
