@@ -28,10 +28,6 @@ const BLOCKS: u32 = 512;
 const HOLDERS: usize = 8;
 /// Requests that each target has already.
 const BUSY: usize = 2;
-/// Rounds of both cores by turns; the medians count.
-const ROUNDS: usize = 9;
-/// Requests that are made ready at a time: that is not measured.
-const BATCH: usize = 64;
 const MODEL: &str = "m";
 
 /// How much.
@@ -39,13 +35,19 @@ const MODEL: &str = "m";
 pub(crate) struct Sizes {
     /// Requests a round, among 8 targets; fewer among more.
     requests: usize,
+    /// Requests that are made ready at a time, which is not measured: no round has fewer.
+    batch: usize,
+    /// Rounds of both cores by turns; the medians count.
+    rounds: usize,
+    /// Requests that all targets have already, at most.
+    busy: usize,
 }
 
 impl Sizes {
     /// The size that the bars are meant for.
-    pub(crate) const FULL: Self = Self { requests: 65_536 };
+    pub(crate) const FULL: Self = Self { requests: 65_536, batch: 64, rounds: 9, busy: usize::MAX };
     /// To see that it works; its figures say nothing.
-    pub(crate) const QUICK: Self = Self { requests: 512 };
+    pub(crate) const QUICK: Self = Self { requests: 64, batch: 8, rounds: 1, busy: 16 };
 }
 
 /// What came out, in us.
@@ -62,11 +64,11 @@ pub(crate) fn measure(sizes: Sizes, say: &mut dyn FnMut(&str)) -> Result<Figures
     let mut figures = Figures::default();
     for (i, targets) in TARGETS.into_iter().enumerate() {
         say(&format!("decisions among {targets} targets"));
-        let requests = (sizes.requests * TARGETS[0] / targets).max(BATCH);
-        let mut beds = [Bed::new(targets, true)?, Bed::new(targets, false)?];
+        let requests = (sizes.requests * TARGETS[0] / targets).max(sizes.batch);
+        let mut beds = [Bed::new(sizes, targets, true)?, Bed::new(sizes, targets, false)?];
         let mut took = [Vec::new(), Vec::new()];
         // The first round fills the records, and is not counted.
-        for round in 0..=ROUNDS {
+        for round in 0..=sizes.rounds {
             for (bed, took) in beds.iter_mut().zip(&mut took) {
                 let each = bed.round(requests)?;
                 if round > 0 {
@@ -87,6 +89,7 @@ struct Bed {
     ask: Ask,
     now: Time,
     meter: Meter,
+    batch: usize,
     /// What they are at work on.
     _busy: Vec<Live>,
 }
@@ -94,7 +97,7 @@ struct Bed {
 const REFUSED: &str = "the core refuses a request that anybody could serve";
 
 impl Bed {
-    fn new(targets: usize, records: bool) -> Result<Self, String> {
+    fn new(sizes: Sizes, targets: usize, records: bool) -> Result<Self, String> {
         let settings = CoreSettings { records, ..CoreSettings::default() };
         let core = SelectionCore::new(settings, 7);
         let now = Time::from_micros(1_000_000);
@@ -121,8 +124,9 @@ impl Bed {
                 Overlap { worker: *worker, rank, blocks, told: blocks, host: 0, disk: 0 }
             })
             .collect();
-        let mut bed = Self { core, ask, now, meter: Meter::new(), _busy: Vec::new() };
-        for _ in 0..targets * BUSY {
+        let (meter, batch) = (Meter::new(), sizes.batch);
+        let mut bed = Self { core, ask, now, meter, batch, _busy: Vec::new() };
+        for _ in 0..(targets * BUSY).min(sizes.busy) {
             let live = bed.begin(bed.ask.clone())?;
             bed._busy.push(live);
         }
@@ -143,9 +147,9 @@ impl Bed {
     /// So many requests, one after the other; us each.
     fn round(&mut self, requests: usize) -> Result<f64, String> {
         let mut took = Duration::ZERO;
-        for _ in 0..requests / BATCH {
+        for _ in 0..requests / self.batch {
             self.now = self.now + Duration::from_millis(1);
-            let asks = vec![self.ask.clone(); BATCH];
+            let asks = vec![self.ask.clone(); self.batch];
             let mut failed = None;
             took += self.meter.time(|| {
                 for ask in asks {
@@ -162,7 +166,7 @@ impl Bed {
                 return Err(why);
             }
         }
-        Ok(took.as_secs_f64() * 1e6 / (requests / BATCH * BATCH) as f64)
+        Ok(took.as_secs_f64() * 1e6 / (requests / self.batch * self.batch) as f64)
     }
 }
 
