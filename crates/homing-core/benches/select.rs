@@ -1,6 +1,7 @@
 //! `cargo bench -p homing-core --bench select`: what `homing bench --only select` measures, without the binary and
 //! with the system's allocator. It is the same code, taken from there.
 
+#[expect(dead_code, reason = "the other benches use the rest of it")]
 #[path = "../../homing/src/bench/meter.rs"]
 mod meter;
 #[path = "../../homing/src/bench/select.rs"]

@@ -6,7 +6,7 @@ use crate::Failure;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The flags of `homing preview`.
 #[derive(Debug, clap::Args)]
@@ -87,7 +87,7 @@ fn question(args: &Args) -> Result<Value, Failure> {
     Ok(Value::Object(question))
 }
 
-fn read(path: &PathBuf) -> Result<String, Failure> {
+fn read(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     let read = if path.as_os_str() == "-" {
         std::io::stdin().read_to_string(&mut text)
@@ -100,7 +100,7 @@ fn read(path: &PathBuf) -> Result<String, Failure> {
 }
 
 /// A question, or the body of one.
-fn asked(text: String, path: &PathBuf) -> Result<Map<String, Value>, Failure> {
+fn asked(text: String, path: &Path) -> Result<Map<String, Value>, Failure> {
     let wrong = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
     match serde_json::from_str(&text) {
         Ok(Value::Object(map)) if map.contains_key("body") => Ok(map),
