@@ -33,6 +33,35 @@ pub struct Polled {
     heard: bool,
 }
 
+/// Events of one rank in a row that are applied together, so that few take the lock each for itself; no more of
+/// them than these, so that an answer never stands in memory as events.
+const RUN: usize = 128;
+const RUN_BLOCKS: usize = 1024;
+
+/// See [`RUN`].
+#[derive(Debug, Default)]
+struct Run {
+    rank: u32,
+    events: Vec<KvEvent>,
+    blocks: usize,
+}
+
+impl Run {
+    fn is_full(&self) -> bool {
+        self.events.len() >= RUN || self.blocks >= RUN_BLOCKS
+    }
+
+    fn push(&mut self, event: KvEvent) {
+        self.blocks += event.blocks();
+        self.events.push(event);
+    }
+
+    fn take(&mut self) -> Vec<KvEvent> {
+        self.blocks = 0;
+        std::mem::take(&mut self.events)
+    }
+}
+
 impl Polled {
     pub(super) fn new(shell: Arc<Shell>, book: Arc<FeedBook>, worker: &str, ranks: u16) -> Self {
         let sink = |rank| {
@@ -62,28 +91,30 @@ impl Polled {
         if !self.join_life(here) {
             return false;
         }
-        let mut told = Vec::new();
-        if let Err(error) = self.translator.read(answer, |rank, what| told.push((rank, what))) {
-            // What it told is lost, as the next numbers will show.
+        let mut run = Run::default();
+        let mut any = false;
+        // The rest of this is told of while it reads.
+        let mut translator = std::mem::take(&mut self.translator);
+        let read = translator.read(answer, |rank, what| {
+            any = true;
+            if rank != run.rank || run.is_full() {
+                self.apply(here, &mut run);
+                run.rank = rank;
+            }
+            match what {
+                Told::Event(event) => run.push(event),
+                what => {
+                    self.apply(here, &mut run);
+                    self.note(here, rank, what);
+                }
+            }
+        });
+        self.translator = translator;
+        self.apply(here, &mut run);
+        if let Err(error) = read {
+            // What it told from there on is lost, as the next numbers will show.
             self.sinks.iter().take(1).for_each(|sink| sink.malformed(here, &error.to_string()));
-            return false;
         }
-        let any = !told.is_empty();
-        let mut run: Vec<KvEvent> = Vec::new();
-        let mut of = 0;
-        for (rank, what) in told {
-            if rank != of {
-                self.apply(here, of, &mut run);
-                of = rank;
-            }
-            if let Told::Event(event) = what {
-                run.push(event);
-                continue;
-            }
-            self.apply(here, of, &mut run);
-            self.note(here, rank, what);
-        }
-        self.apply(here, of, &mut run);
         if any {
             self.heard = true;
             self.reached(true);
@@ -102,13 +133,16 @@ impl Polled {
         self.sinks.get_mut(usize::try_from(rank).ok()?)
     }
 
-    fn apply(&mut self, here: Here<'_>, rank: u32, run: &mut Vec<KvEvent>) {
-        let (Some(life), false) = (self.life, run.is_empty()) else { return run.clear() };
-        match self.sink(rank) {
-            Some(sink) => sink.take_events(here, life, run),
-            None => self.sinks.iter().take(1).for_each(|s| s.no_such_rank(here, run.len() as u64)),
+    fn apply(&mut self, here: Here<'_>, run: &mut Run) {
+        let events = run.take();
+        let (Some(life), false) = (self.life, events.is_empty()) else { return };
+        match self.sink(run.rank) {
+            Some(sink) => sink.take_events(here, life, &events),
+            None => {
+                let many = events.len() as u64;
+                self.sinks.iter().take(1).for_each(|sink| sink.no_such_rank(here, many));
+            }
         }
-        run.clear();
     }
 
     fn note(&mut self, here: Here<'_>, rank: u32, what: Told) {

@@ -129,3 +129,54 @@ fn f21_of_a_worker_that_is_gone_nothing_is_taken() {
     assert!(!world.take(&[of(0, 1, pair(3))]));
     assert!(world.book.stats().is_empty());
 }
+
+#[test]
+fn a_long_answer_is_applied_as_it_is_read_in_its_order() {
+    let mut world = World::of_ranks(2);
+    // Each rank stores the pairs and takes the first of each away again, between the other's.
+    let many = 3 * RUN as u64;
+    let mut events = Vec::new();
+    for n in 0..many {
+        for rank in 0..2 {
+            let hash = u32::try_from(2 * n).unwrap() + 1;
+            events.push(of(rank, 2 * n, pair(hash)));
+            events.push(of(rank, 2 * n + 1, removed(&[hash + 1])));
+        }
+    }
+    assert!(world.take(&events));
+    assert_eq!(world.blocks() as u64, 2 * many);
+    let stats = world.stats();
+    assert_eq!((stats.stored, stats.removed), (2 * many, 2 * many));
+    assert_eq!((stats.gaps, stats.malformed), (0, 0));
+}
+
+#[test]
+fn of_an_answer_that_breaks_off_the_beginning_is_taken_and_the_rest_is_missed() {
+    let mut world = World::of_ranks(1);
+    let whole = serde_json::to_vec(&[of(0, 0, pair(1)), of(0, 1, pair(3))]).unwrap();
+    assert!(world.polled.take(&whole[..whole.len() - 2]));
+    assert_eq!((world.blocks(), world.stats().malformed), (2, 1));
+    world.take(&[of(0, 2, pair(5))]);
+    assert_eq!((world.stats().gaps, world.stats().lost), (1, 1));
+    assert_eq!((world.blocks(), world.book.state(W)), (2, "events"), "as much again");
+}
+
+#[test]
+fn a_run_has_a_bound() {
+    let mut run = Run::default();
+    (0..RUN).for_each(|_| {
+        assert!(!run.is_full());
+        run.push(KvEvent::Cleared);
+    });
+    assert!(run.is_full());
+    assert_eq!((run.take().len(), run.is_full()), (RUN, false));
+    let removed = homing_core::index::event::BlockRemoved {
+        block_hashes: vec![homing_core::hash::EngineHash(1); RUN_BLOCKS],
+        medium: homing_core::index::event::Medium::Device,
+        group: None,
+    };
+    run.push(KvEvent::Removed(removed));
+    assert!(run.is_full());
+    run.take();
+    assert!(!run.is_full());
+}

@@ -71,39 +71,39 @@ struct Rank {
 }
 
 impl Translator {
-    /// Reads one answer; `tell` gets what it comes to, in order, with the rank.
+    /// Reads one answer; `tell` gets what it comes to, in order, with the rank, event by event: never more than one
+    /// is held.
     ///
     /// # Errors
-    /// Where it is no JSON list. Single bad events are no errors.
+    /// Where it is no JSON list, or none any more from some place on: what was before that has been told, and what
+    /// is behind it will be missed by its numbers. Single bad events are no errors.
     pub fn read(
         &mut self,
         answer: &[u8],
         mut tell: impl FnMut(u32, Told),
     ) -> Result<(), AnswerError> {
-        let events: Vec<&RawValue> = serde_json::from_slice(answer)
-            .map_err(|error| AnswerError { detail: error.to_string() })?;
-        for raw in events {
-            let number = serde_json::from_str::<Number>(raw.get());
-            let Ok(Number { event_id, attention_dp_rank, window_size }) = number else {
-                tell(0, Told::Senseless("an event whose number, rank or window is none"));
-                continue;
-            };
-            let rank = attention_dp_rank.unwrap_or(0);
-            // An event without sense still has its number, or it would look like a lost one.
-            let Some((state, size)) = self.next_of(rank, event_id, &mut tell) else { continue };
-            let mut tell = |told| tell(rank, told);
-            let Ok(data) = json::data(raw.get()) else {
-                tell(Told::Senseless("an event without the fields of its type"));
-                continue;
-            };
-            if state.is_of_largest_window(window_size, &mut tell) {
-                state.waiting.push_back(data);
-                *size = state.settle(*size, &mut tell);
-            } else {
-                tell(Told::Ignored);
-            }
+        json::each(answer, |raw| self.event(raw, &mut tell))
+            .map_err(|error| AnswerError { detail: error.to_string() })
+    }
+
+    fn event(&mut self, raw: &RawValue, tell: &mut impl FnMut(u32, Told)) {
+        let number = serde_json::from_str::<Number>(raw.get());
+        let Ok(Number { event_id, attention_dp_rank, window_size }) = number else {
+            return tell(0, Told::Senseless("an event whose number, rank or window is none"));
+        };
+        let rank = attention_dp_rank.unwrap_or(0);
+        // An event without sense still has its number, or it would look like a lost one.
+        let Some((state, size)) = self.next_of(rank, event_id, tell) else { return };
+        let mut tell = |told| tell(rank, told);
+        let Ok(data) = json::data(raw.get()) else {
+            return tell(Told::Senseless("an event without the fields of its type"));
+        };
+        if state.is_of_largest_window(window_size, &mut tell) {
+            state.waiting.push_back(data);
+            *size = state.settle(*size, &mut tell);
+        } else {
+            tell(Told::Ignored);
         }
-        Ok(())
     }
 
     /// How long a block is, where that is known.

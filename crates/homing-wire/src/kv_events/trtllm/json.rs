@@ -3,7 +3,7 @@
 
 use homing_core::hash::EngineHash;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error, MapAccess, Unexpected, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::fmt;
@@ -77,6 +77,28 @@ pub(super) struct Updated {
 pub(super) struct Diff {
     pub(super) new_value: u32,
     pub(super) old_value: u32,
+}
+
+/// Gives each item of a list, as it comes.
+pub(super) fn each(list: &[u8], take: impl FnMut(&RawValue)) -> Result<(), serde_json::Error> {
+    struct Items<F>(F);
+    impl<'de, F: FnMut(&RawValue)> Visitor<'de> for Items<F> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of events")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+            while let Some(item) = list.next_element::<&'de RawValue>()? {
+                (self.0)(item);
+            }
+            Ok(())
+        }
+    }
+    let mut json = serde_json::Deserializer::from_slice(list);
+    json.deserialize_seq(Items(take))?;
+    json.end()
 }
 
 /// Reads what an event says.
