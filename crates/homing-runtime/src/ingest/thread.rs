@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 
 /// How long a change of what is wanted may wait, in milliseconds; events don't.
 const LOOK_MS: i64 = 25;
-/// Messages taken from one feed before the next has its turn.
+/// What is taken from one socket before the next has its turn: so many messages, and none after so many bytes, so
+/// that the longest messages of one feed hold the others up for one of them at a time.
 const AT_ONCE: usize = 64;
+const BYTES_AT_ONCE: usize = 256 << 10;
 /// An endpoint that has not answered for so long is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -164,7 +166,7 @@ impl Feeds {
             }
             if events {
                 let mut came = false;
-                for frames in up_to(AT_ONCE, &o.sockets.events) {
+                for frames in turn(&o.sockets.events) {
                     o.stream.take(here, &frames);
                     came = true;
                 }
@@ -174,7 +176,7 @@ impl Feeds {
             }
             // After the live ones, so that it is not far ahead of them.
             if let Some(socket) = o.replies.as_ref().filter(|_| replies) {
-                for frames in up_to(AT_ONCE, socket) {
+                for frames in turn(socket) {
                     o.stream.reply(here, &frames);
                 }
             }
@@ -189,9 +191,17 @@ fn down(shell: &Shell) -> BTreeSet<Arc<str>> {
     down.map(|w| w.info.spec.name.clone()).collect()
 }
 
-/// What a socket has, and no more than `most` messages of it.
-fn up_to(most: usize, socket: &zmq::Socket) -> impl Iterator<Item = Vec<Vec<u8>>> {
-    (0..most).map_while(|_| socket.recv_multipart(zmq::DONTWAIT).ok())
+/// What a socket has, and no more than one turn's of it.
+fn turn(socket: &zmq::Socket) -> impl Iterator<Item = Vec<Vec<u8>>> {
+    let mut bytes = 0;
+    (0..AT_ONCE).map_while(move |_| {
+        if bytes >= BYTES_AT_ONCE {
+            return None;
+        }
+        let frames = socket.recv_multipart(zmq::DONTWAIT).ok()?;
+        bytes += frames.iter().map(Vec::len).sum::<usize>();
+        Some(frames)
+    })
 }
 
 impl Open {
@@ -251,10 +261,13 @@ impl Open {
 
     /// Reads what the monitor says: the first two bytes of an event name it.
     fn note_connection(&mut self, here: Here<'_>) {
-        while let Ok(frames) = self.sockets.monitor.recv_multipart(zmq::DONTWAIT) {
-            let Some([a, b, ..]) = frames.first().map(Vec::as_slice) else { continue };
+        let connected = |frames: Vec<Vec<u8>>| {
+            let Some([a, b, ..]) = frames.first().map(Vec::as_slice) else { return None };
             let event = u16::from_ne_bytes([*a, *b]);
-            let connected = event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw();
+            Some(event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw())
+        };
+        let said: Vec<bool> = turn(&self.sockets.monitor).filter_map(connected).collect();
+        for connected in said {
             self.connection(here, connected);
         }
     }

@@ -111,6 +111,45 @@ fn beyond_the_publishers_mark_it_drops_and_that_shows_as_a_gap() {
 }
 
 #[test]
+fn one_loud_feed_delays_the_others_by_one_turn() {
+    // A short one and a long one: many messages, and many bytes.
+    for (events, most) in [(1, AT_ONCE), (40_000, 1 + BYTES_AT_ONCE / 40_000)] {
+        let names = ["a-loud", "b-quiet"];
+        let (shell, book) = (shell("", &names), FeedBook::default());
+        let mut publishers = [Publisher::new(0), Publisher::new(0)];
+        let wants = names.iter().zip(&publishers).map(|(name, publisher)| {
+            book.open(name, 0, 1);
+            let feed = Feed { worker: (*name).into(), ..publisher.feed() };
+            (((*name).to_owned(), 0), Want { feed, serial: 1 })
+        });
+        let mut feeds = Feeds::new(PATIENCE);
+        feeds.become_as(&shell, &book, &wants.collect());
+        publishers.iter().for_each(Publisher::awaits);
+        // What was said of the connections has a turn of its own.
+        while names.iter().any(|name| book.state(name) != "events") {
+            feeds.look(&shell, &book);
+        }
+        let [loud, quiet] = &mut publishers;
+        (0..3 * AT_ONCE).for_each(|_| loud.send(events));
+        quiet.publish(vec![stored(1)]);
+        // Both have something; and the loud one, whose turn comes first, has more than its turn.
+        for open in feeds.open.values() {
+            assert_eq!(open.sockets.events.poll(zmq::POLLIN, PATIENCE_MS.into()).unwrap(), 1);
+        }
+        feeds.look(&shell, &book);
+        assert_eq!(book.stats()["b-quiet"].stored, 1, "{events}");
+        let taken = book.stats()["a-loud"].cleared / events as u64;
+        assert!(taken >= 1 && taken <= most as u64, "{events}: {taken}");
+        let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
+        while book.stats()["a-loud"].cleared < (3 * AT_ONCE * events) as u64 {
+            assert!(Instant::now() < until, "the rest comes, {:?}", book.stats());
+            feeds.look(&shell, &book);
+        }
+        assert_eq!(book.stats()["a-loud"].gaps, 0);
+    }
+}
+
+#[test]
 fn a_feed_that_broke_the_protocol_is_forgotten_and_followed_anew() {
     let (shell, book) = (shell("", &[W]), FeedBook::default());
     book.open(W, 0, 1);
