@@ -21,6 +21,9 @@ use std::collections::HashSet;
 
 use tokenizers::{AddedToken, Tokenizer};
 
+use crate::UNBROKEN_LIMIT;
+use crate::error::PromptError;
+
 /// The most tokens that cut; DeepSeek-V3's list, mostly placeholders, has 818. The rest just don't cut.
 const TOKENS_MAX: usize = 1024;
 
@@ -45,6 +48,8 @@ pub(crate) struct Cuts {
     anchor: Option<String>,
     /// [`PART_MIN`], but in tests.
     pub(crate) part_min: usize,
+    /// [`UNBROKEN_LIMIT`], but in tests.
+    pub(crate) part_max: usize,
     /// The ids before and behind a text's own where special tokens are added; `None` if they are
     /// not always the same.
     pub(crate) affixes: Option<(Vec<u32>, Vec<u32>)>,
@@ -78,6 +83,7 @@ impl Cuts {
             second,
             tokens,
             part_min: PART_MIN,
+            part_max: UNBROKEN_LIMIT,
             affixes: None,
         }
     }
@@ -93,6 +99,13 @@ impl Cuts {
             rest = after;
             Some(part)
         })
+    }
+
+    /// Whether each part of a text is short enough to be encoded; before the first one is.
+    pub(crate) fn are_short(&self, text: &str) -> Result<(), PromptError> {
+        let limit = self.part_max;
+        let fits = text.len() <= limit || self.parts(text).all(|part| part.len() <= limit);
+        if fits { Ok(()) } else { Err(PromptError::Unbroken { limit }) }
     }
 
     /// What an encoding of a part must start with where the part isn't a text's first.

@@ -43,32 +43,7 @@ impl ModelPrompt {
         prompt: &Value,
         specials: Specials,
     ) -> Result<Vec<Vec<u32>>, PromptError> {
-        let list = match prompt {
-            Value::String(text) => return Ok(vec![self.encode_text(text, specials)?]),
-            Value::Array(list) if !list.is_empty() => list,
-            Value::Array(_) => return Err(malformed("prompt is an empty list")),
-            _ => return Err(malformed("prompt is neither a string nor a list")),
-        };
-        if list.iter().all(Value::is_number) {
-            return Ok(vec![ids(list)?]);
-        }
-        if list.len() > PROMPTS {
-            return Err(malformed("prompt is a list of more than 10000 prompts"));
-        }
-        let bytes: usize = list
-            .iter()
-            .map(|one| {
-                one.as_array().map_or_else(|| one.as_str().map_or(0, str::len), |l| l.len() * 4)
-            })
-            .sum();
-        within_limit(bytes)?;
-        list.iter()
-            .map(|one| match one {
-                Value::String(text) => self.encode_text(text, specials),
-                Value::Array(list) => ids(list),
-                _ => Err(malformed("prompt is a list of neither texts nor token ids")),
-            })
-            .collect()
+        completion(prompt, |text| self.encode_text(text, specials))
     }
 
     /// A text's token ids.
@@ -105,6 +80,37 @@ impl ModelPrompt {
     pub fn vocab_size(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
+}
+
+/// The ids of each prompt of a completion request, texts encoded by `encode`.
+pub(crate) fn completion(
+    prompt: &Value,
+    encode: impl Fn(&str) -> Result<Vec<u32>, PromptError>,
+) -> Result<Vec<Vec<u32>>, PromptError> {
+    let list = match prompt {
+        Value::String(text) => return Ok(vec![encode(text)?]),
+        Value::Array(list) if !list.is_empty() => list,
+        Value::Array(_) => return Err(malformed("prompt is an empty list")),
+        _ => return Err(malformed("prompt is neither a string nor a list")),
+    };
+    if list.iter().all(Value::is_number) {
+        return Ok(vec![ids(list)?]);
+    }
+    if list.len() > PROMPTS {
+        return Err(malformed("prompt is a list of more than 10000 prompts"));
+    }
+    let bytes: usize = list
+        .iter()
+        .map(|one| one.as_array().map_or_else(|| one.as_str().map_or(0, str::len), |l| l.len() * 4))
+        .sum();
+    within_limit(bytes)?;
+    list.iter()
+        .map(|one| match one {
+            Value::String(text) => encode(text),
+            Value::Array(list) => ids(list),
+            _ => Err(malformed("prompt is a list of neither texts nor token ids")),
+        })
+        .collect()
 }
 
 fn ids(list: &[Value]) -> Result<Vec<u32>, PromptError> {

@@ -82,6 +82,15 @@ pub enum PromptError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The text has a stretch longer than [`crate::UNBROKEN_LIMIT`] without a special token.
+    #[error("the prompt's text has more than {limit} bytes between two special tokens")]
+    Unbroken {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// Whoever wanted the tokens has gone.
+    #[error("nobody waits for the prompt's tokens any more")]
+    Unwanted,
     /// The tokenizer failed on this text.
     #[error("the tokenizer failed: {0}")]
     Tokenizer(String),

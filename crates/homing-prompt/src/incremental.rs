@@ -6,9 +6,10 @@
 //! [`ModelPrompt::encode_chat`], always.
 
 use homing_core::hash::{ChainHash, HashSpace, Prompt};
+use serde_json::Value;
 
 use crate::chat::ChatInput;
-use crate::encode::{Specials, within_limit};
+use crate::encode::{Specials, completion, within_limit};
 use crate::error::PromptError;
 use crate::load::ModelPrompt;
 use crate::{CacheStats, PromptCache};
@@ -32,26 +33,67 @@ impl ModelPrompt {
     /// `block_size` tokens (0: no blocks).
     ///
     /// # Errors
-    /// As [`Self::encode_chat`].
+    /// As [`Self::encode_chat`], and [`PromptError::Unbroken`].
     pub fn chat_prompt(
         &self,
         input: &ChatInput<'_>,
         block_size: u32,
         space: HashSpace,
     ) -> Result<Prompt, PromptError> {
+        self.chat_prompt_while(input, block_size, space, &|| true)
+    }
+
+    /// Likewise, for as long as it is `wanted`, which is asked from part to part.
+    ///
+    /// # Errors
+    /// As [`Self::chat_prompt`], and [`PromptError::Unwanted`].
+    pub fn chat_prompt_while(
+        &self,
+        input: &ChatInput<'_>,
+        block_size: u32,
+        space: HashSpace,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Prompt, PromptError> {
         let mut blocks = Blocks::new(block_size, space);
-        self.for_each_part(&self.render_chat(input)?, input.specials, |ids| blocks.extend(ids))?;
+        let text = self.render_chat(input)?;
+        self.for_each_part(&text, input.specials, wanted, |ids| blocks.extend(ids))?;
         Ok(blocks.prompt())
+    }
+
+    /// A completion as the core sees it: the ids of [`Self::encode_completion`]. Several prompts are as many
+    /// generations on one worker: the first one's prefix decides, and the length is all of them.
+    ///
+    /// # Errors
+    /// As [`Self::encode_completion`], [`PromptError::Unbroken`] and [`PromptError::Unwanted`].
+    pub fn completion_prompt_while(
+        &self,
+        prompt: &Value,
+        specials: Specials,
+        block_size: u32,
+        space: HashSpace,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Prompt, PromptError> {
+        let encode = |text: &str| {
+            let mut ids = Vec::with_capacity(text.len() / 3);
+            self.for_each_part(text, specials, wanted, |part| ids.extend_from_slice(part))?;
+            Ok(ids)
+        };
+        let prompts = completion(prompt, encode)?;
+        let total: usize = prompts.iter().map(Vec::len).sum();
+        let first = prompts.first().map(Vec::as_slice).unwrap_or_default();
+        let mut prompt = Prompt::from_tokens(first, block_size, space);
+        prompt.tokens = u32::try_from(total).unwrap_or(u32::MAX);
+        Ok(prompt)
     }
 
     /// A text's token ids, as [`Self::encode_text`] gives them, with the parts that the cache knows
     /// taken from there.
     ///
     /// # Errors
-    /// As [`Self::encode_text`].
+    /// As [`Self::encode_text`], and [`PromptError::Unbroken`].
     pub fn encode_cached(&self, text: &str, specials: Specials) -> Result<Vec<u32>, PromptError> {
         let mut ids = Vec::with_capacity(text.len() / 3);
-        self.for_each_part(text, specials, |part| ids.extend_from_slice(part))?;
+        self.for_each_part(text, specials, &|| true, |part| ids.extend_from_slice(part))?;
         Ok(ids)
     }
 
@@ -60,6 +102,7 @@ impl ModelPrompt {
         &self,
         text: &str,
         specials: Specials,
+        wanted: &dyn Fn() -> bool,
         mut sink: impl FnMut(&[u32]),
     ) -> Result<(), PromptError> {
         within_limit(text.len())?;
@@ -67,16 +110,24 @@ impl ModelPrompt {
             (Specials::Omit, _) => (&[][..], &[][..]),
             (Specials::Add, Some((before, behind))) => (&before[..], &behind[..]),
             (Specials::Add, None) => {
+                let limit = self.cuts.part_max;
+                if text.len() > limit {
+                    return Err(PromptError::Unbroken { limit });
+                }
                 sink(&self.encode_text(text, specials)?);
                 return Ok(());
             }
         };
+        self.cuts.are_short(text)?;
         sink(before);
         for (i, part) in self.cuts.parts(text).enumerate() {
             let key = PromptCache::key(part, i == 0);
             if let Some(known) = self.cache.get(key, part) {
                 sink(known.ids());
             } else {
+                if !wanted() {
+                    return Err(PromptError::Unwanted);
+                }
                 let ids = self.encode_part(part, i == 0)?;
                 sink(&ids);
                 self.cache.insert(key, part, &ids);

@@ -173,3 +173,61 @@ fn errors_are_those_of_the_plain_path() {
     let error = model.chat_prompt(&ChatInput::new(&empty), 16, HashSpace::default()).unwrap_err();
     assert!(matches!(error, PromptError::Malformed(_)));
 }
+
+#[test]
+fn a_stretch_that_is_too_long_has_no_tokens_and_a_prompt_of_shorter_ones_has_the_same_as_ever() {
+    let mut model = ModelPrompt::builtin();
+    assert_eq!(model.cuts.part_max, crate::UNBROKEN_LIMIT);
+    model.cuts.part_max = 2_000;
+    let space = HashSpace::default();
+    let chat = |model: &ModelPrompt, contents: &[String]| {
+        model.chat_prompt(&ChatInput::new(&messages(contents)), 4, space)
+    };
+    let long = "\n".repeat(1_900);
+    let fits: Vec<String> = (0..5).map(|_| long.clone()).collect();
+    let found = chat(&model, &fits).unwrap();
+    let plain = model.encode_chat(&ChatInput::new(&messages(&fits))).unwrap();
+    assert_eq!(found, Prompt::from_tokens(&plain, 4, space));
+    for (at, more) in [(0, "\n"), (4, "a ")] {
+        let mut contents = fits.clone();
+        contents[at] += &more.repeat(200);
+        let error = chat(&model, &contents).unwrap_err();
+        assert!(matches!(error, PromptError::Unbroken { limit: 2_000 }), "{error}");
+    }
+    // Completions likewise, each prompt by itself.
+    let completion =
+        |prompt: Value| model.completion_prompt_while(&prompt, Specials::Add, 4, space, &|| true);
+    let ids = model.encode_text(&long, Specials::Add).unwrap();
+    let found = completion(json!([long, long])).unwrap();
+    assert_eq!(found.chain, Prompt::from_tokens(&ids, 4, space).chain);
+    assert_eq!(found.tokens as usize, 2 * ids.len());
+    let longer = "a ".repeat(1_001);
+    assert!(matches!(completion(json!(longer)), Err(PromptError::Unbroken { .. })));
+    assert!(matches!(completion(json!([long, longer])), Err(PromptError::Unbroken { .. })));
+    // Ids are nobody's to encode.
+    assert_eq!(completion(json!(vec![1; 5_000])).unwrap().tokens, 5_000);
+    // Where special tokens are not always the same a text is one stretch.
+    model.cuts.affixes = None;
+    let cut = format!("{longer}<|im_end|>");
+    assert!(model.encode_cached(&cut, Specials::Add).is_err());
+}
+
+#[test]
+fn tokens_that_nobody_wants_any_more_are_not_made() {
+    let model = ModelPrompt::builtin();
+    let contents: Vec<String> = (0..9).map(|n| format!("{n} ").repeat(200)).collect();
+    let asked = std::cell::Cell::new(0);
+    let wanted = || {
+        asked.set(asked.get() + 1);
+        asked.get() <= 3
+    };
+    let messages = messages(&contents);
+    let input = ChatInput::new(&messages);
+    let found = model.chat_prompt_while(&input, 4, HashSpace::default(), &wanted);
+    assert!(matches!(found, Err(PromptError::Unwanted)), "{found:?}");
+    assert_eq!(asked.get(), 4, "and what comes after that is not even looked at");
+    // What is known needs nobody's patience.
+    model.chat_prompt(&input, 4, HashSpace::default()).unwrap();
+    let found = model.chat_prompt_while(&input, 4, HashSpace::default(), &|| false);
+    assert!(found.is_ok());
+}

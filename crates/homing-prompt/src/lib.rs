@@ -41,3 +41,8 @@ pub use load::{BUILTIN_FILES, ModelPrompt};
 /// The longest text that is rendered or encoded, in bytes (a million tokens are some 4 MB). Longer
 /// ones get [`PromptError::TooLong`].
 pub const TEXT_LIMIT: usize = 16 << 20;
+
+/// The longest stretch between two places where a text may be cut, in bytes, where prompts are made for routing.
+/// Such a stretch is encoded in one go: a tokenizer takes 100 bytes of memory a byte for prose, and 350 and three
+/// times as long for a row of line feeds. Longer ones get [`PromptError::Unbroken`].
+pub const UNBROKEN_LIMIT: usize = 1 << 20;

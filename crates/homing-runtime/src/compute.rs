@@ -52,11 +52,25 @@ impl ComputePool {
         patience: Duration,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Behind> {
+        self.run_while(patience, |_| job()).await
+    }
+
+    /// Likewise, of a job that asks now and then whether it is wanted still: where it isn't, nobody waits for what it
+    /// gives.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub async fn run_while<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        job: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
+    ) -> Result<T, Behind> {
         let (done, result) = oneshot::channel();
         let job: Job = Box::new(move || {
             // Whoever asked may have gone: before it began, or by its end.
             if !done.is_closed() {
-                let _ = done.send(job());
+                let made = job(&|| !done.is_closed());
+                let _ = done.send(made);
             }
         });
         match self.jobs.try_send(job) {
@@ -138,6 +152,20 @@ mod tests {
         let behind_it = pool.run(SHORT, || true);
         assert_eq!(behind_it.await, Err(Behind), "nor whoever waits behind it");
         drop(open);
+    }
+
+    #[tokio::test]
+    async fn a_job_hears_that_nobody_waits_for_it_any_more() {
+        let pool = ComputePool::start(1).unwrap();
+        let wanted_at_first = pool.run_while(LONG, |wanted| wanted()).await;
+        assert_eq!(wanted_at_first, Ok(true));
+        let job = |wanted: &dyn Fn() -> bool| {
+            while wanted() {
+                thread::yield_now();
+            }
+        };
+        assert_eq!(pool.run_while(SHORT, job).await, Err(Behind));
+        assert_eq!(pool.run(LONG, || 1).await, Ok(1), "and its thread is free again");
     }
 
     /// One poll: the result, if it is there at once.

@@ -55,13 +55,13 @@ pub(super) async fn of(
         return without("which of its tokens stay is the engine's to say");
     }
     let space = HashSpace::new(&route.adapter, &common.cache_salt);
+    let (tokenizer, model, body) = (tokenizer.clone(), model.clone(), body.clone());
     let now = gateway.shell.now();
-    let tokenized = if body.len() <= INLINE {
-        Some(tokenize(tokenizer, model, endpoint, body, space, block_size, now))
+    let job = Job { tokenizer, model, endpoint, body, space, block_size, now };
+    let tokenized = if job.body.len() <= INLINE {
+        Some(job.run(&|| true))
     } else {
-        let (tokenizer, model, body) = (Arc::clone(tokenizer), Arc::clone(model), body.clone());
-        let job = move || tokenize(&tokenizer, &model, endpoint, &body, space, block_size, now);
-        gateway.pool.run(PATIENCE, job).await.ok()
+        gateway.pool.run_while(PATIENCE, move |wanted| job.run(wanted)).await.ok()
     };
     match tokenized {
         Some(Ok(prompt)) => Known { prompt, untokenized: false },
@@ -85,57 +85,52 @@ pub(super) fn text(route: &Route, common: &CommonView<'_>, parts: &[&[u8]]) -> P
     Prompt::from_text(parts, HashSpace::new(&route.adapter, &common.cache_salt))
 }
 
-fn tokenize(
-    tokenizer: &ModelPrompt,
-    model: &Model,
+/// A prompt to be tokenized.
+struct Job {
+    tokenizer: Arc<ModelPrompt>,
+    model: Arc<Model>,
     endpoint: Endpoint,
-    body: &[u8],
+    body: Bytes,
     space: HashSpace,
     block_size: u32,
     now: Time,
-) -> Result<Prompt, PromptError> {
-    let chat = match endpoint {
-        Endpoint::Chat => ChatBody::parse(body)?,
-        Endpoint::Responses => ChatBody::from_responses(body)?,
-        Endpoint::Messages | Endpoint::CountTokens => {
-            ChatBody::from_messages(body, tokenizer.habits())?
-        }
-        Endpoint::Completions => return completion(tokenizer, body, space, block_size),
-    };
-    let mut input = chat.input(Some(now))?;
-    let kwargs;
-    if !model.chat_template_kwargs.is_empty() {
-        kwargs = Value::Object(merged(model, input.chat_template_kwargs));
-        input.chat_template_kwargs = Some(&kwargs);
-    }
-    tokenizer.chat_prompt(&input, block_size, space)
 }
 
-fn completion(
-    tokenizer: &ModelPrompt,
-    body: &[u8],
-    space: HashSpace,
-    block_size: u32,
-) -> Result<Prompt, PromptError> {
-    let malformed = |e: String| PromptError::Malformed(e);
-    let view = CompletionView::parse(body, &Default::default());
-    let view = view.map_err(|e| malformed(e.to_string()))?;
-    let Some(raw) = view.prompt else {
-        return Err(PromptError::Unsupported("prompt embeddings"));
-    };
-    let value: Value = serde_json::from_str(raw.get()).map_err(|e| malformed(e.to_string()))?;
-    let specials = match view.add_special_tokens {
-        Some(false) => Specials::Omit,
-        _ => Specials::Add,
-    };
-    let prompts = tokenizer.encode_completion(&value, specials)?;
-    // Several prompts are as many generations on one worker: the first one's prefix decides,
-    // the load is all of them.
-    let total: usize = prompts.iter().map(Vec::len).sum();
-    let first = prompts.first().map(Vec::as_slice).unwrap_or_default();
-    let mut prompt = Prompt::from_tokens(first, block_size, space);
-    prompt.tokens = u32::try_from(total).unwrap_or(u32::MAX);
-    Ok(prompt)
+impl Job {
+    fn run(&self, wanted: &dyn Fn() -> bool) -> Result<Prompt, PromptError> {
+        let (tokenizer, body) = (&self.tokenizer, &self.body);
+        let chat = match self.endpoint {
+            Endpoint::Chat => ChatBody::parse(body)?,
+            Endpoint::Responses => ChatBody::from_responses(body)?,
+            Endpoint::Messages | Endpoint::CountTokens => {
+                ChatBody::from_messages(body, tokenizer.habits())?
+            }
+            Endpoint::Completions => return self.completion(wanted),
+        };
+        let mut input = chat.input(Some(self.now))?;
+        let kwargs;
+        if !self.model.chat_template_kwargs.is_empty() {
+            kwargs = Value::Object(merged(&self.model, input.chat_template_kwargs));
+            input.chat_template_kwargs = Some(&kwargs);
+        }
+        tokenizer.chat_prompt_while(&input, self.block_size, self.space, wanted)
+    }
+
+    fn completion(&self, wanted: &dyn Fn() -> bool) -> Result<Prompt, PromptError> {
+        let malformed = |e: String| PromptError::Malformed(e);
+        let view = CompletionView::parse(&self.body, &Default::default());
+        let view = view.map_err(|e| malformed(e.to_string()))?;
+        let Some(raw) = view.prompt else {
+            return Err(PromptError::Unsupported("prompt embeddings"));
+        };
+        let value: Value = serde_json::from_str(raw.get()).map_err(|e| malformed(e.to_string()))?;
+        let specials = match view.add_special_tokens {
+            Some(false) => Specials::Omit,
+            _ => Specials::Add,
+        };
+        let (block_size, space) = (self.block_size, self.space);
+        self.tokenizer.completion_prompt_while(&value, specials, block_size, space, wanted)
+    }
 }
 
 fn kind(error: &PromptError) -> &'static str {
@@ -147,6 +142,8 @@ fn kind(error: &PromptError) -> &'static str {
         PromptError::Template(_) => "the template failed",
         PromptError::OutOfFuel { .. } => "the template takes too many steps",
         PromptError::TooLong { .. } => "the text is too long",
+        PromptError::Unbroken { .. } => "the text is too long between two special tokens",
+        PromptError::Unwanted => "the compute pool is behind",
         PromptError::Tokenizer(_) => "the tokenizer failed",
     }
 }
