@@ -115,18 +115,27 @@ class Ranked(ScriptedWorker):
 
 
 def test_ranks_behind_one_url_and_sglangs_own_flags():
-    with Ranked() as engine, Serve([engine]) as router:
+    with Ranked() as engine:
+        engine.settings = "dp_size = 1"
+        check_ranks(engine)
+
+
+def check_ranks(engine):
+    with Serve([engine]) as router:
         code, findings, said = doctor(*admin(router))
         assert code == 1 and "write `dp_size = 4`" in findings["ranks_behind_one_url"]["mend"], said
         assert findings["ranks_behind_one_url"]["severity"] == "broken", said
         assert said["findings"][0]["code"] == "ranks_behind_one_url", "the worst comes first"
 
 
-def test_ranks_are_named_before_there_is_a_router():
+def test_ranks_that_are_learned_need_no_setting():
     with Mock("--dp-size", "2") as mock:
         code, findings, said = doctor("--worker", mock.url)
-        assert code == 1 and set(findings) == {"ranks_behind_one_url"}, said
-        assert "write `dp_size = 2`" in findings["ranks_behind_one_url"]["mend"], said
+        assert code == 0 and "ranks_behind_one_url" not in findings, said
+    with Ranked() as engine, Serve([engine]) as router:
+        code, findings, said = doctor(*admin(router))
+        assert "ranks_behind_one_url" not in findings, said
+        assert router.workers()[0]["ranks"] == 4
 
 
 def test_a_wrong_setting_is_told_from_a_closed_port():

@@ -154,7 +154,9 @@ def test_predictions_are_what_engines_report():
 
 def test_ranks_hybrid_groups_and_a_cleared_cache_are_followed():
     flags = ("--dp-size", "2", "--kv-groups", "hybrid", "--kv-hashes", "bytes")
-    with fleet(2, *flags, settings="dp_size = 2\n") as (router, mocks, _):
+    # No `dp_size`: the router learns it from its engines.
+    with fleet(2, *flags) as (router, mocks, _):
+        assert [w["ranks"] for w in router.workers()] == [2, 2]
         conversations = trace(router, sessions=12, turns=3)
         until_true(router, mocks, conversations)
         assert all(len(set(rank["blocks"])) > 20 for m in mocks for rank in m.get("/mock/cache").values())

@@ -502,9 +502,11 @@ pub(super) fn standing(
     let Some(row) = placed.or_else(|| unplaced.get(&target.worker)) else {
         return Standing::Departed;
     };
-    // What serves nothing known yet may be back with what it served before (R25).
-    let gone = placed.is_some_and(|row| !row.serves.contains(&name))
-        || target.rank.is_some_and(|rank| !row.ranks.has(rank))
+    // What serves nothing known yet may be back with what it served before, and with the ranks that it had: how many
+    // there are it may have to tell, too (R25).
+    let lacks = |rank| !row.ranks.has(rank);
+    let gone = placed
+        .is_some_and(|row| !row.serves.contains(&name) || target.rank.is_some_and(lacks))
         || row.drain.is_some_and(|drain| drain.moves(now));
     if gone {
         return Standing::Departed;

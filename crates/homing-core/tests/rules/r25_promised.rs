@@ -6,7 +6,7 @@ use homing_core::affinity::Outcome;
 use homing_core::affinity::saved::Kept;
 use homing_core::ask::Cause;
 use homing_core::core::Cursor;
-use homing_core::fleet::{FleetChange, FleetEvent, Probe, RouteError, ServedName};
+use homing_core::fleet::{FleetChange, FleetEvent, Probe, Ranks, RouteError, ServedName};
 use homing_core::ids::{PartitionId, Role, WorkerId};
 use homing_core::settings::{CoreSettings, OnDown};
 
@@ -14,6 +14,10 @@ use homing_core::settings::{CoreSettings, OnDown};
 fn restored(settings: CoreSettings) -> (World, WorkerId) {
     let old = World::new(1);
     old.turn(old.hard("s"));
+    restored_from(&old, settings)
+}
+
+fn restored_from(old: &World, settings: CoreSettings) -> (World, WorkerId) {
     let mut kept: Vec<Kept> = Vec::new();
     let mut cursor = Cursor::default();
     while let Some(part) = old.core.snapshot(old.now, &mut cursor) {
@@ -179,4 +183,25 @@ fn r25_a_promised_pool_is_starting_while_somebody_has_not_told_what_it_serves() 
     w.back(id);
     w.register("w2");
     assert_eq!(w.turn(w.hard("s")), (id, Outcome::Hit));
+}
+
+#[test]
+fn r25_whether_a_home_has_its_rank_still_is_known_once_it_serves() {
+    for (ranks, outcome) in [(4, Outcome::Hit), (2, Outcome::Rebound)] {
+        let mut old = World::new(0);
+        old.up_with_ranks("w0", 0, 4);
+        old.turn(at(old.hard("s"), "w0", Some(3)));
+        let (mut w, home) = restored_from(&old, settings());
+        // How many it has it will tell: until then it is said to have one.
+        assert_eq!(w.register("w0"), home);
+        w.up("w1", &[MODEL]);
+        let refusal = w.refused(w.hard("s"));
+        assert_eq!((refusal.cause, refusal.bound), (Cause::TargetUnavailable, true));
+        assert_eq!(w.home("s"), Some(home));
+        w.fleet(FleetChange::Ranks(home, Ranks::new(0, ranks)));
+        w.serves(home, &[MODEL]);
+        w.back(home);
+        assert_eq!(w.turn(w.hard("s")).1, outcome, "{ranks}");
+        w.quiesce();
+    }
 }

@@ -4,10 +4,12 @@
 //! * `tend`: one worker's task;
 //! * [`sources`]: where its events are;
 //! * `poll`: asking for them, where they are not published;
+//! * [`ranks`]: how many data-parallel ranks it has;
 //! * [`verify`]: whether its engine sees prompts as we do.
 
 pub mod discovery;
 mod poll;
+pub mod ranks;
 pub mod sources;
 mod tend;
 pub mod verify;
@@ -90,7 +92,7 @@ impl Fleet {
             url: worker.url.to_string().into(),
             labels: worker.labels.clone(),
             role: Role::Aggregated,
-            ranks: Ranks::new(0, worker.dp_size),
+            ranks: Ranks::new(0, worker.dp_size.unwrap_or(1)),
             generation: 0,
         };
         let now = self.shell.now();

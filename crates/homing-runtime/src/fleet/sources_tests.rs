@@ -4,16 +4,16 @@ use super::discovery::static_list;
 use super::tests::{Engine, World, neighbours, publisher};
 use crate::ingest::Ingest;
 use crate::testing::{Lines, eventually};
+use homing_core::fleet::FleetChange;
 use homing_wire::engine::Kind;
 
-const RANKS: &str =
-    "the worker has more ranks than are known here: write `dp_size = 4` in its [[workers]]";
+const RANKS: &str = "the worker has other ranks than are known here";
 
 /// A router with ingest, following one worker of so many ranks.
-fn follow(engine: &Engine, dp_size: u16) -> World {
+fn follow(engine: &Engine, dp_size: impl Into<Option<u16>>) -> World {
     let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
     let mut worker = engine.worker("w");
-    worker.dp_size = dp_size;
+    worker.dp_size = dp_size.into();
     world.life.spawn(world.fleet.clone().follow(static_list(vec![worker])));
     world
 }
@@ -125,6 +125,52 @@ async fn f68_more_ranks_than_configured_are_said_once_with_the_setting() {
         assert_eq!(lines.count(RANKS), n + 1);
         world.end().await;
     }
+}
+
+#[tokio::test]
+async fn f68_ranks_that_are_not_given_are_the_engines_word() {
+    let ranks = |w: &World| w.shell.core().workers().first().map_or(0, |w| w.ranks.count());
+    let (vllm, ports) = (Engine::up(), neighbours());
+    let listed = |ranks: u32| {
+        let one =
+            |rank| format!(r#""{rank}": {{"endpoint": "tcp://*:{}"}}"#, ports[rank as usize % 2].1);
+        format!("{{{}}}", (0..ranks).map(one).collect::<Vec<_>>().join(","))
+    };
+    vllm.say(|s| s.sources = listed(2));
+    let world = follow(&vllm, None);
+    eventually("both are known and connected", || {
+        (ranks(&world), world.fleet.index_state("w")) == (2, "events")
+    })
+    .await;
+    for port in &ports {
+        is_subscribed_to(port).await;
+    }
+    // Another word within a life changes nothing, and is told once.
+    let (lines, _guard) = Lines::listen();
+    vllm.say(|s| s.sources = listed(3));
+    eventually("it is said", || lines.count(RANKS) == 1).await;
+    is_asked_again(&vllm).await;
+    assert_eq!((ranks(&world), lines.count(RANKS)), (2, 1));
+    // In the next life it is the first.
+    let id = world.shell.core().worker_named("w").unwrap();
+    let now = world.shell.now();
+    world.shell.core().handle_fleet(now, FleetChange::Restarted(id)).unwrap();
+    eventually("it is believed", || ranks(&world) == 3).await;
+    world.end().await;
+    // What isn't all of them from 0 on is no count.
+    let part = Engine::up();
+    part.say(|s| s.sources = format!(r#"{{"1": {{"endpoint": "tcp://*:{}"}}}}"#, ports[0].1));
+    let world = follow(&part, None);
+    is_asked_again(&part).await;
+    assert_eq!(ranks(&world), 1);
+    world.end().await;
+    // SGLang says it even where it tells of no events.
+    let sglang = Engine::up();
+    let page = r#"{"page_size": 1, "dp_size": 4, "kv_events": null}"#;
+    sglang.say(|s| s.pages = vec![("/server_info", 200, page.into())]);
+    let world = follow(&sglang, None);
+    eventually("they are known", || ranks(&world) == 4).await;
+    world.end().await;
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@
 //! is registered (F32). Each has its own task and time-outs, so a hung one stalls nobody (F34).
 
 use super::poll;
-use super::sources::{self, Found};
+use super::ranks::Ranks;
+use super::sources::{self, Found, Silent};
 use super::verify::{Questions, Verify};
 use crate::ask::Ask;
 use crate::ingest::{Feed, Ingest};
@@ -17,7 +18,7 @@ use homing_core::fleet::{
 };
 use homing_core::ids::WorkerId;
 use homing_wire::engine::metrics::Exposition;
-use homing_wire::engine::{KvSource, endpoint_of, parse_models};
+use homing_wire::engine::{KvSource, endpoint_of, is_wildcard, parse_models};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +51,9 @@ pub(super) struct Tend {
     unusable: Complaint,
     /// Why some of its ranks go without events.
     quiet: Complaint,
-    /// Why it has ranks that nobody knows here.
-    ranks: Complaint,
+    ranks: Ranks,
+    /// What is wrong with what it says of them.
+    strange: Complaint,
     /// Names that it serves and that belong to another pool.
     taken: BTreeSet<Arc<str>>,
 }
@@ -80,6 +82,8 @@ impl Tend {
     ) -> Self {
         let ask = Ask { upstream, url: worker.url.clone(), timeout: settings.health.timeout };
         let verify = Verify::new(&shell, &ask, questions, &worker);
+        let listens = worker.kv_events.as_deref().is_some_and(is_wildcard);
+        let ranks = Ranks::new(worker.dp_size, listens);
         Self {
             verify,
             shell,
@@ -94,7 +98,8 @@ impl Tend {
             unknown: Complaint::default(),
             unusable: Complaint::default(),
             quiet: Complaint::default(),
-            ranks: Complaint::default(),
+            ranks,
+            strange: Complaint::default(),
             taken: BTreeSet::new(),
         }
     }
@@ -190,6 +195,13 @@ impl Tend {
             }
         };
         self.unknown.is_news(None);
+        // Before it serves: where a session goes, and which of its homes there are, is by ranks.
+        let sources = self.ask_for_sources().await;
+        if let Some(found) = &sources
+            && !self.learn_ranks(id, found)
+        {
+            return false;
+        }
         self.tell_about_tokenizers(served.iter().map(|m| m.id.as_str()));
         let models: Vec<String> = served.iter().map(|m| m.id.clone()).collect();
         let names = served
@@ -208,7 +220,7 @@ impl Tend {
             }
         }
         self.asked = Some((id, 0));
-        let source = match (self.find_events().await, self.settings.index.source) {
+        let source = match (self.follow_events(sources), self.settings.index.source) {
             (true, _) => CacheSource::Events,
             (false, IndexSource::Auto | IndexSource::Approximate) => CacheSource::Routed,
             (false, IndexSource::Events | IndexSource::Off) => CacheSource::Nothing,
@@ -237,7 +249,7 @@ impl Tend {
                     model,
                     "no tokenizer is configured for this model: what is cached is guessed from the \
                      text of prompts (index.source = \"auto\"); give `[[models]]` with its name and \
-                     `tokenizer` to know it exactly from the engine's KV events"
+                     `tokenizer` (a folder, or \"engine\") to know it exactly from the engine's KV events"
                 );
                 return;
             }
@@ -254,16 +266,49 @@ impl Tend {
         (at.map(|at| (at * 1e3) as u64), figures.cache_tokens())
     }
 
-    /// Finds the events of each of the worker's ranks, unless their feeds are known already. False: it has
+    /// Asks it where its events are, and how many ranks it has, where one of these is to be known from it.
+    async fn ask_for_sources(&self) -> Option<Result<Found, Silent>> {
+        let events = self.ingest.is_some() && self.worker.kv_events.is_none();
+        if events || self.ranks.are_asked_for() {
+            Some(sources::find(&self.ask).await)
+        } else {
+            None
+        }
+    }
+
+    /// Takes in what it says of its ranks. False: it is not that life any more.
+    fn learn_ranks(&mut self, id: WorkerId, found: &Result<Found, Silent>) -> bool {
+        let said = match found {
+            Ok(Found::Streams { said, .. }) => *said,
+            // It names them with its events only.
+            Ok(Found::Polled) => return true,
+            Err(silent) => silent.said,
+        };
+        if let Some(ranks) = self.ranks.hear(id, said) {
+            tracing::info!(worker = self.worker.id, ranks, "the worker has so many ranks");
+            let ranks = homing_core::fleet::Ranks::new(0, ranks);
+            if self.change(FleetChange::Ranks(id, ranks)).is_err() {
+                return false;
+            }
+        }
+        let why = self.ranks.complaint(said);
+        if self.strange.is_news(why.clone()) {
+            let (worker, known) = (&self.worker.id, self.ranks.count());
+            tracing::warn!(worker, known, why, "the worker has other ranks than are known here");
+        }
+        true
+    }
+
+    /// Follows the events of each of the worker's ranks, unless their feeds are followed already. False: it has
     /// none.
-    async fn find_events(&mut self) -> bool {
+    fn follow_events(&mut self, found: Option<Result<Found, Silent>>) -> bool {
         let Some(ingest) = self.ingest.clone() else { return false };
-        let ranks = self.worker.dp_size.max(1);
-        let found = match &self.worker.kv_events {
-            Some(first) => configured(first, ranks),
-            None => match sources::find(&self.ask).await {
-                Ok(Found::Streams { kind, sources, said }) => {
-                    self.tell_about_ranks(ranks, said);
+        let ranks = self.ranks.count();
+        let found = match (&self.worker.kv_events, found) {
+            (Some(first), _) => configured(first, ranks),
+            (None, None) => return false,
+            (None, Some(found)) => match found {
+                Ok(Found::Streams { kind, sources, .. }) => {
                     let found = by_rank(sources, ranks);
                     if found.iter().all(Option::is_none) {
                         let why =
@@ -278,7 +323,6 @@ impl Tend {
                     return true;
                 }
                 Err(silent) => {
-                    self.tell_about_ranks(ranks, silent.said);
                     ingest.without_events(&self.worker.id, silent.kind, &silent.why);
                     return false;
                 }
@@ -315,20 +359,6 @@ impl Tend {
         if self.poller.is_empty() {
             let polled = ingest.polled(self.shell.clone(), &self.worker.id, ranks);
             self.poller.spawn(poll::run(self.ask.clone(), ingest.clone(), polled));
-        }
-    }
-
-    /// The engine says that it has more ranks than are booked, bound and followed here (F68).
-    fn tell_about_ranks(&mut self, known: u16, said: u32) {
-        let more = (said > u32::from(known)).then(|| said.to_string());
-        if self.ranks.is_news(more) {
-            let worker = &self.worker.id;
-            tracing::warn!(
-                worker,
-                known,
-                "the worker has more ranks than are known here: write `dp_size = {said}` in its \
-                 [[workers]]"
-            );
         }
     }
 

@@ -105,7 +105,14 @@ impl Engine {
     pub(super) fn worker(&self, id: &str) -> Worker {
         let url = format!("http://{}", self.address).parse().unwrap();
         let (kv_events, kv_replay) = (None, None);
-        Worker { id: id.into(), url, dp_size: 1, kv_events, kv_replay, labels: Default::default() }
+        Worker {
+            id: id.into(),
+            url,
+            dp_size: Some(1),
+            kv_events,
+            kv_replay,
+            labels: Default::default(),
+        }
     }
 }
 
@@ -423,7 +430,7 @@ async fn f68_the_ranks_of_a_configured_feed_are_at_the_ports_above_it() {
     let (engine, ports) = (Engine::up(), neighbours());
     let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
     let mut worker = engine.worker("w");
-    worker.dp_size = 2;
+    worker.dp_size = Some(2);
     worker.kv_events = Some(format!("tcp://127.0.0.1:{}", ports[0].1));
     world.life.spawn(world.fleet.clone().follow(static_list(vec![worker])));
     eventually("both are connected", || world.fleet.index_state("w") == "events").await;
@@ -461,7 +468,7 @@ async fn the_ranks_that_an_engine_names_are_followed_and_the_others_go_without()
     engine.say(|s| s.sources = format!("{{{}}}", all.join(",")));
     let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
     let mut worker = engine.worker("w");
-    worker.dp_size = 4;
+    worker.dp_size = Some(4);
     world.life.spawn(world.fleet.clone().follow(static_list(vec![worker])));
     eventually("those that it names are connected", || world.fleet.index_state("w") == "events")
         .await;
@@ -485,7 +492,7 @@ async fn ranks_without_a_port_are_said_once_and_hold_back_nobody() {
     let engine = Engine::up();
     let world = World::empty("", |shell| Some(Ingest::start(shell.clone()).unwrap()));
     let mut worker = engine.worker("w");
-    worker.dp_size = 4;
+    worker.dp_size = Some(4);
     worker.kv_events = Some("tcp://127.0.0.1:65534".into());
     world.life.spawn(world.fleet.clone().follow(static_list(vec![worker])));
     world.is("w", State::Ready).await;

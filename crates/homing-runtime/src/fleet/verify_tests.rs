@@ -91,7 +91,7 @@ async fn world(extra: &str) -> World {
     let worker = Worker {
         id: "w".into(),
         url: url.parse().unwrap(),
-        dp_size: 1,
+        dp_size: Some(1),
         kv_events: None,
         kv_replay: None,
         labels: Default::default(),

@@ -25,7 +25,6 @@
 //! | `upstream.tcp_user_timeout` | nothing | the socket option is not set yet |
 //! | `retry.budget` | nothing | retries are bounded by `retry.attempts` alone |
 //! | `overload.*`, `limits.*`, `queue.busy_prefill_tokens` | the defaults | they say "off", or say nothing while the rest is off |
-//! | `workers.dp_size` | all | but 0 is taken as 1 until ranks are learned from engines |
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
 //! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |

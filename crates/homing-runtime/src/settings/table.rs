@@ -326,8 +326,8 @@ pub const KEYS: &[Key] = &[
         &[("prefill", Step::After), ("decode", Step::After)]), "aggregated",
         "What it does."),
     built("workers.dp_size", Kind::Int { min: 0, max: 4096 }, "0",
-        "Data-parallel ranks behind the URL. 0: learned from the engine, which this version takes \
-         as 1 until ranks are learned (step 5)."),
+        "Data-parallel ranks behind the URL. 0: learned from the engine (vLLM's `/kv_event_sources`, SGLang's \
+         `/server_info`); 1 where it doesn't say, and where it connects to a port of ours (`kv_events`)."),
     built("workers.kv_events", NAME, "",
         "The ZMQ endpoint of its KV events, `tcp://host:port`; or, where the engine connects (vLLM's \
          endpoint without a wildcard), the port that it connects to, `tcp://*:port`. Empty: the \

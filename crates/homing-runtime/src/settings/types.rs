@@ -384,9 +384,9 @@ pub struct Worker {
     pub id: String,
     /// Where it is.
     pub url: WorkerUrl,
-    /// Data-parallel ranks behind the URL, 1 to 4,096. Default 1, also where the file says 0 (to be
-    /// learned from the engine) until ranks are learned.
-    pub dp_size: u16,
+    /// Data-parallel ranks behind the URL, 1 to 4,096. `None` (0 in the file, the default): what the
+    /// engine says, or 1.
+    pub dp_size: Option<u16>,
     /// The ZMQ endpoint of its KV events, where we listen if it is every address of ours; `None`: the
     /// engine is asked.
     pub kv_events: Option<String>,

@@ -131,8 +131,7 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
     let mut places = HashMap::new();
     let mut listening = Vec::new();
     for group in groups {
-        // 0 asks for what the engine says; until that is learned, it is one rank.
-        let dp_size = group.read::<u16>("workers.dp_size")?.max(1);
+        let dp_size = Some(group.read::<u16>("workers.dp_size")?).filter(|ranks| *ranks > 0);
         let mend = "write where the engine publishes, e.g. \"tcp://10.0.0.1:5557\", or where it \
                     connects to, e.g. \"tcp://*:5557\"";
         let kv_events = endpoint(group, "workers.kv_events", true, mend, problems)?;
@@ -151,7 +150,7 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
             problems.push(twice(group, "workers.url", &url.to_string(), first, mend));
             continue;
         }
-        if let Some(ports) = listened(kv_events.as_deref(), dp_size) {
+        if let Some(ports) = listened(kv_events.as_deref(), dp_size.unwrap_or(1)) {
             if is_listened_twice(group, &ports, &listening, problems) {
                 continue;
             }

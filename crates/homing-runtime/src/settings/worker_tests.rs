@@ -106,16 +106,16 @@ fn workers_and_models_are_checked_one_by_one() {
 }
 
 #[test]
-fn ranks_are_counted_and_none_given_is_one() {
+fn ranks_are_counted_and_where_none_are_given_they_are_learned() {
     let ranks = |line: &str| {
         load(&format!("[[workers]]\nurl = \"http://h:1\"\n{line}\n")).workers[0].dp_size
     };
     for (line, expected) in [
-        ("", 1),
-        ("dp_size = 0", 1),
-        ("dp_size = 1", 1),
-        ("dp_size = 2", 2),
-        ("dp_size = 4096", 4096),
+        ("", None),
+        ("dp_size = 0", None),
+        ("dp_size = 1", Some(1)),
+        ("dp_size = 2", Some(2)),
+        ("dp_size = 4096", Some(4096)),
     ] {
         assert_eq!(ranks(line), expected, "{line}");
     }

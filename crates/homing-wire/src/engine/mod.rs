@@ -13,7 +13,9 @@ mod sources;
 pub use kind::Kind;
 pub use quantile::Histogram;
 pub use server_info::{ServerInfo, parse_server_info};
-pub use sources::{KvSource, endpoint_of, is_wildcard, parse_kv_sources, reachable_endpoint};
+pub use sources::{
+    KvSource, endpoint_of, is_wildcard, listed_ranks, parse_kv_sources, reachable_endpoint,
+};
 
 use serde::Deserialize;
 

@@ -4,6 +4,7 @@
 
 use super::{EngineError, MAX_RANKS, bounded, read};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 
 /// Where one rank of a worker publishes its KV events.
@@ -55,6 +56,16 @@ pub fn parse_kv_sources(body: &[u8], host: &str) -> Result<Vec<KvSource>, Engine
         })
     });
     Ok(usable.collect())
+}
+
+/// How many ranks `/kv_event_sources` has, publishing or not: `None` where they are not 0 to N-1, each once; then it
+/// may be one of several that share the ranks of an engine.
+#[must_use]
+pub fn listed_ranks(body: &[u8]) -> Option<u32> {
+    let listed: BTreeMap<u32, IgnoredAny> = serde_json::from_slice(body).ok()?;
+    let many =
+        u32::try_from(listed.len()).ok().filter(|many| (1..=MAX_RANKS as u32).contains(many))?;
+    listed.last_key_value().is_some_and(|(last, _)| *last == many - 1).then_some(many)
 }
 
 /// `endpoint` as one can connect to it: where an engine says that it listens on every address (`*`,

@@ -82,6 +82,8 @@ pub(super) struct Engine {
     pub(super) events: Events,
     /// How many data-parallel ranks it has.
     pub(super) ranks: Option<u32>,
+    /// Whether a router learns as much from it.
+    pub(super) ranks_told: bool,
     /// Tokens per block.
     pub(super) block_size: Option<u32>,
     /// Whether it keeps prefixes for reuse.
@@ -97,8 +99,8 @@ pub(super) struct Engine {
 pub(super) struct Written {
     /// `kv_events`.
     pub(super) kv_events: Option<String>,
-    /// `dp_size`, at least 1.
-    pub(super) dp_size: u32,
+    /// `dp_size`, at least 1; `None`: a router learns it.
+    pub(super) dp_size: Option<u32>,
 }
 
 /// Where an engine's events are.

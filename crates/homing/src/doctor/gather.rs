@@ -8,6 +8,7 @@ use super::tokens::Tokenizers;
 use bytes::Bytes;
 use homing_core::ask::Failure;
 use homing_runtime::ask::Ask;
+use homing_runtime::fleet::ranks::Said;
 use homing_runtime::fleet::sources::{self, Found};
 use homing_runtime::settings::WorkerUrl;
 use homing_runtime::upstream::Upstream;
@@ -241,14 +242,15 @@ async fn look_at_events(engine: &mut Engine, ask: &Ask) {
         }
         Ok(Found::Polled) => {
             engine.events = Events::Polled;
-            (Kind::TensorRtLlm, 0)
+            (Kind::TensorRtLlm, Said::AtLeast(0))
         }
         Err(silent) => {
             engine.events = Events::Off { why: silent.why };
             (silent.kind, silent.said)
         }
     };
-    engine.ranks = Some(said).filter(|said| *said > 0);
+    engine.ranks = Some(said.at_least()).filter(|said| *said > 0);
+    engine.ranks_told = matches!(said, Said::Exactly(_));
     engine.kind.get_or_insert(kind);
 }
 

@@ -16,7 +16,7 @@ fn streams(replayed: bool) -> Events {
 }
 
 fn written(kv_events: Option<&str>) -> Option<Written> {
-    Some(Written { kv_events: kv_events.map(str::to_owned), dp_size: 1 })
+    Some(Written { kv_events: kv_events.map(str::to_owned), dp_size: Some(1) })
 }
 
 /// An engine of which nothing can be said.
@@ -176,8 +176,20 @@ fn f68_ranks_behind_one_url() {
     is(&facts, Missing, "ranks_behind_one_url", "write `dp_size = 4` in its [[workers]]");
     facts.engines[0].written = written(None);
     is(&facts, Broken, "ranks_behind_one_url", "write `dp_size = 4` in its [[workers]]");
-    facts.engines[0].written.as_mut().unwrap().dp_size = 4;
+    facts.engines[0].written.as_mut().unwrap().dp_size = Some(4);
     assert_eq!(judge(&facts), []);
+    // Where nothing is written, a router learns as many as the engine surely has.
+    for written in [None, Some(Written::default())] {
+        facts.engines[0].written = written;
+        facts.engines[0].ranks_told = true;
+        assert_eq!(judge(&facts), []);
+        facts.engines[0].ranks_told = false;
+        assert_eq!(only(&facts).code, "ranks_behind_one_url");
+    }
+    facts.engines[0].ranks_told = true;
+    let listens = Written { kv_events: Some("tcp://*:5557".to_owned()), dp_size: None };
+    facts.engines[0].written = Some(listens);
+    is(&facts, Broken, "ranks_behind_one_url", "write `dp_size = 4` in its [[workers]]");
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn wanted(args: &Args, settings: Option<&Settings>) -> Result<Wanted, Failure> {
     }
     let configured = settings.map_or(&[][..], |settings| &settings.workers);
     engines.extend(configured.iter().map(|w| {
-        let written = Written { kv_events: w.kv_events.clone(), dp_size: w.dp_size.into() };
+        let written = Written { kv_events: w.kv_events.clone(), dp_size: w.dp_size.map(u32::from) };
         Named { url: w.url.clone(), written: Some((w.id.clone(), written)) }
     }));
     let turned_off = settings.map_or_else(TurnedOff::default, |settings| TurnedOff {

@@ -1,9 +1,9 @@
 //! An engine: whether it serves, and what it was started with. Its events are `events`'.
 
 use super::events;
-use crate::doctor::facts::{Engine, Routed};
+use crate::doctor::facts::{Engine, Routed, Written};
 use crate::doctor::finding::{Finding, Severity};
-use homing_wire::engine::Kind;
+use homing_wire::engine::{Kind, is_wildcard};
 use std::collections::BTreeMap;
 
 /// Everything about one engine. Of one that can't be asked, only what the router says.
@@ -92,7 +92,13 @@ fn unknown_models(engine: &Engine) -> Option<Finding> {
 fn ranks(engine: &Engine) -> Option<Finding> {
     let said = engine.ranks?;
     let (routed, written) = (engine.routed.as_ref(), engine.written.as_ref());
-    let known = routed.map(|routed| routed.ranks).or(written.map(|written| written.dp_size));
+    let given = routed.map(|routed| routed.ranks).or(written.and_then(|written| written.dp_size));
+    // Where the engine connects to ports of the router's, how many there are must be written.
+    let listens = |written: &Written| written.kv_events.as_deref().is_some_and(is_wildcard);
+    if given.is_none() && engine.ranks_told && !written.is_some_and(listens) {
+        return None;
+    }
+    let known = given.or(written.map(|_| 1));
     let (severity, knows) = match known {
         Some(known) => (Severity::Broken, format!("and the router knows {known}")),
         // Nobody routes to it yet.
