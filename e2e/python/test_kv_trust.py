@@ -21,11 +21,11 @@ LONG = "The quick brown fox jumps over the lazy dog. " * 60
 
 class Between:
     """A proxy in front of a mock. `usage` changes an answer's usage, `page` the metrics; `seen` has the bodies
-    of completions as they came from the router."""
+    of completions as they came from the router, `asked` those of /tokenize, which answers with `status` if set."""
 
     def __init__(self, mock, usage=None, page=None, settings=""):
         self.usage, self.page, self.settings = usage, page, settings
-        self.seen = []
+        self.seen, self.asked, self.status = [], [], None
         between = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -41,7 +41,7 @@ class Between:
                 res = conn.getresponse()
                 answer = between.changed(self.path, res.read())
                 conn.close()
-                self.send_response(res.status)
+                self.send_response(between.status if self.path == "/tokenize" and between.status else res.status)
                 self.send_header("content-type", res.getheader("content-type", "application/json"))
                 self.send_header("content-length", str(len(answer)))
                 self.end_headers()
@@ -54,6 +54,8 @@ class Between:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 if self.path.startswith("/v1/"):
                     between.seen.append(body)
+                elif self.path == "/tokenize":
+                    between.asked.append(body)
                 self.forward(body)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -12,7 +12,7 @@ use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::metrics::Metrics;
 use homing_runtime::recorder::Recorder;
 use homing_runtime::recorder::file::RecordError;
-use homing_runtime::settings::{IndexSource, Settings};
+use homing_runtime::settings::{IndexSource, Settings, Tokenizer};
 use homing_runtime::shell::Shell;
 use homing_runtime::snapshot::{KeyError, WriteError};
 use std::collections::BTreeMap;
@@ -146,7 +146,7 @@ impl Server {
         let questions = questions::of(&settings, &prompts);
         let (recorded, alive) = (recorder.clone(), life.clone());
         let gateway =
-            Gateway::new(shell.clone(), settings.clone(), prompts, pool, alive, recorded, &entropy);
+            Gateway::new(shell.clone(), settings.clone(), &prompts, pool, alive, recorded, &entropy);
         let gateway = Arc::new(gateway);
         let listening = Listening::start(gateway.clone(), &life, cores)
             .map_err(failed("gateway.listen", listen))?;
@@ -260,7 +260,7 @@ pub fn load_prompts(settings: &Settings) -> Result<BTreeMap<String, Arc<ModelPro
     let mut by_folder: BTreeMap<PathBuf, Arc<ModelPrompt>> = BTreeMap::new();
     let mut by_model = BTreeMap::new();
     for model in &settings.models {
-        let Some(folder) = &model.tokenizer else { continue };
+        let Some(folder) = model.tokenizer.as_ref().and_then(Tokenizer::folder) else { continue };
         let prompt = match by_folder.get(folder) {
             Some(prompt) => prompt.clone(),
             None => {

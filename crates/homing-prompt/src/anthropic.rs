@@ -66,12 +66,18 @@ struct Output {
 }
 
 impl ChatBody {
-    /// The chat that a Messages request is to a model with these habits.
+    /// The chat that a Messages request is to a model with these habits; `None`: nobody knows them here.
     ///
     /// # Errors
     /// [`PromptError::Malformed`] if it is not of the API's shape; [`PromptError::Unsupported`] where it has more
-    /// than text and tools, or blocks that vLLM doesn't know.
-    pub fn from_messages(body: &[u8], habits: Habits) -> Result<Self, PromptError> {
+    /// than text and tools, or blocks that vLLM doesn't know, or depends on unknown habits.
+    pub fn from_messages(
+        body: &[u8],
+        habits: impl Into<Option<Habits>>,
+    ) -> Result<Self, PromptError> {
+        const UNKNOWN: PromptError =
+            PromptError::Unsupported("what chat it becomes depends on the engine's template");
+        let habits: Option<Habits> = habits.into();
         let body: Body = serde_json::from_slice(body).map_err(|e| malformed(e.to_string()))?;
         let said = list(&body.messages, "messages")?;
         let mut system = String::new();
@@ -86,7 +92,7 @@ impl ChatBody {
             match message.get("role").and_then(Value::as_str) {
                 Some("system") => {
                     let text = system_text(content, &at)?;
-                    if habits.merge_system {
+                    if habits.ok_or(UNKNOWN)?.merge_system {
                         system.push_str(&text);
                     } else if !text.is_empty() {
                         messages.push(json!({"role": "system", "content": text}));
@@ -103,11 +109,16 @@ impl ChatBody {
         }
         let effort = body.output_config.and_then(|output| output.effort);
         let off = body.thinking.is_some_and(|thinking| thinking.kind == "disabled");
+        let effort = match (off, habits) {
+            (false, _) => effort,
+            (true, Some(habits)) => Some(habits.no_thinking.to_owned()),
+            (true, None) => return Err(UNKNOWN),
+        };
         Ok(Self {
             messages: messages.into(),
             tools: body.tools.as_ref().map(tools).transpose()?,
             chat_template_kwargs: body.chat_template_kwargs,
-            reasoning_effort: if off { Some(habits.no_thinking.to_owned()) } else { effort },
+            reasoning_effort: effort,
             ..Self::default()
         })
     }

@@ -25,6 +25,7 @@ mod error;
 mod incremental;
 mod load;
 mod python;
+mod question;
 mod responses;
 mod strftime;
 mod template;

@@ -3,7 +3,10 @@
 //!
 //! Names are those of `docs/metrics.md`; counters get their `_total` from the library.
 
+mod asked;
 mod verified;
+
+pub use asked::Asked;
 
 use crate::ingest::{FeedBook, FeedStats};
 use crate::recorder::Recorder;
@@ -116,6 +119,7 @@ pub struct Metrics {
     /// `homing_affinity_resolutions_total{outcome="rejected"}`.
     pub rejected: Counter,
     snapshots: Family<OutcomeLabel, Counter>,
+    asked: Family<OutcomeLabel, Counter>,
 }
 
 impl fmt::Debug for Metrics {
@@ -149,6 +153,7 @@ impl Metrics {
             ignored_keys: Counter::default(),
             rejected: Counter::default(),
             snapshots: Family::default(),
+            asked: Family::default(),
         };
         // Seen before the first one, so that a rate has a start.
         let broken = [Failure::Refused, Failure::Unreachable, Failure::Broken];
@@ -157,6 +162,9 @@ impl Metrics {
         }
         for outcome in [WRITTEN, FAILED] {
             let _ = m.snapshots.get_or_create(&OutcomeLabel { outcome });
+        }
+        for outcome in Asked::ALL.map(Asked::word) {
+            let _ = m.asked.get_or_create(&OutcomeLabel { outcome });
         }
         {
             let mut r = m.registry.lock();
@@ -176,6 +184,8 @@ impl Metrics {
             r.register("predicted_cached_tokens", help, m.predicted_cached_tokens.clone());
             let help = "Prompts routed without exact tokens though a tokenizer is configured";
             r.register("prompts_untokenized", help, m.untokenized.clone());
+            let help = "Prompts whose tokens engines were asked for, by how that went";
+            r.register("tokenize_questions", help, m.asked.clone());
             let help = "Session ids of other tools that were too long and count as absent";
             r.register("affinity_ignored_keys", help, m.ignored_keys.clone());
             let help = "Attempts to write the sessions to affinity.snapshot";
@@ -233,6 +243,11 @@ impl Metrics {
     pub fn snapshot_written(&self, well: bool) {
         let outcome = if well { WRITTEN } else { FAILED };
         self.snapshots.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    /// An engine was to say a prompt's tokens.
+    pub fn asked(&self, how: Asked) {
+        self.asked.get_or_create(&OutcomeLabel { outcome: how.word() }).inc();
     }
 
     /// Prometheus' text form.

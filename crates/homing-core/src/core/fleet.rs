@@ -2,8 +2,8 @@
 //! partition that it concerns hears of it under the registry's lock, so that none sees half of it.
 
 use super::{Cell, SelectionCore};
-use crate::fleet::{FleetChange, FleetError, FleetEvent, Registry};
-use crate::ids::{PartitionId, WorkerId};
+use crate::fleet::{FleetChange, FleetError, FleetEvent, Registry, WorkerInfo};
+use crate::ids::{NameId, PartitionId, WorkerId};
 use crate::partition::Partition;
 use crate::time::Time;
 use std::sync::Arc;
@@ -70,6 +70,13 @@ impl SelectionCore {
             }
         }
         Ok(events)
+    }
+
+    /// Who can be asked something on behalf of requests for a name: its ready workers, who has least to do
+    /// first.
+    #[must_use]
+    pub fn ready_by_load(&self, partition: PartitionId, name: NameId) -> Vec<Arc<WorkerInfo>> {
+        self.cell(partition).map(|cell| cell.state.lock().ready_by_load(name)).unwrap_or_default()
     }
 
     fn remove_from(&self, worker: WorkerId, except: Option<PartitionId>) {

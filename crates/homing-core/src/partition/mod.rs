@@ -15,6 +15,7 @@ mod check;
 mod decide;
 mod lines;
 mod place;
+mod ready;
 mod remember;
 mod running;
 mod wake;

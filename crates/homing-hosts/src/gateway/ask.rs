@@ -12,6 +12,7 @@ use homing_core::affinity::Outcome;
 use homing_core::ask::Ask;
 use homing_core::hash::Prompt;
 use homing_core::trust::Shape;
+use homing_runtime::upstream::Upstream;
 use homing_wire::errors::ApiShape;
 use homing_wire::request::{
     ChatView, CommonView, CompletionView, MessagesView, Opening, RequestError, ResponsesView,
@@ -29,16 +30,25 @@ pub(super) struct Wish {
     pub(super) says_options: bool,
 }
 
-/// Everything that the core must know of the request; and how it wants its answer.
+/// A request as it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given<'a> {
+    pub(super) endpoint: Endpoint,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) steering: &'a Steering,
+    pub(super) body: &'a Bytes,
+}
+
+/// Everything that the core must know of the request; and how it wants its answer. `upstream`: an engine may have to
+/// say what tokens its prompt has.
 pub(super) async fn of(
     gateway: &Gateway,
-    endpoint: Endpoint,
-    headers: &HeaderMap,
-    steering: &Steering,
-    body: &Bytes,
+    upstream: &Upstream,
+    given: Given<'_>,
     record: &mut Record,
     until: Instant,
 ) -> Result<(Ask, Wish), Failed> {
+    let Given { endpoint, headers, steering, body } = given;
     let core = gateway.shell.core();
     let secret = gateway.shell.secret();
     let view = View::parse(gateway, endpoint, body)
@@ -75,7 +85,8 @@ pub(super) async fn of(
         constrain(&mut ask);
         return Ok((ask, wish));
     }
-    let known = prompt::of(gateway, endpoint, &route, common, cut, body).await;
+    let counts = record.metrics().is_some();
+    let known = prompt::of(gateway, upstream, &route, &view, &given, counts).await;
     if let (Some(metrics), true) = (record.metrics(), known.untokenized) {
         metrics.untokenized.inc();
     }
@@ -110,7 +121,7 @@ pub(super) async fn of(
 }
 
 /// What routing must know of a body.
-enum View<'a> {
+pub(super) enum View<'a> {
     Chat(ChatView<'a>),
     Completions(CompletionView<'a>),
     Responses(ResponsesView<'a>),
@@ -130,7 +141,7 @@ impl<'a> View<'a> {
         })
     }
 
-    fn common(&self) -> &CommonView<'a> {
+    pub(super) fn common(&self) -> &CommonView<'a> {
         match self {
             Self::Chat(view) => &view.common,
             Self::Completions(view) => &view.common,
@@ -150,7 +161,7 @@ impl<'a> View<'a> {
     }
 
     /// The engine is to cut its prompt.
-    fn is_cut(&self) -> bool {
+    pub(super) fn is_cut(&self) -> bool {
         match self {
             Self::Chat(view) => view.template.truncate_prompt_tokens.is_some(),
             Self::Completions(view) => view.truncate_prompt_tokens.is_some(),

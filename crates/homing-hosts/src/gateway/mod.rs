@@ -5,6 +5,7 @@
 //! * `service`: which path is what;
 //! * `proxy`: the way of a request: read, admit, dispatch, commit, relay;
 //! * `ask`: what the decision needs of a request, from `steering`, `session`, `infer` and `prompt`;
+//! * `tokens`: a prompt's tokens from the engines themselves;
 //! * `preview`: the decision alone; `decisions`: those of real requests, in JSON;
 //! * `forward`: headers, both ways;
 //! * `relay`: the answer on its way back, and what ends with it;
@@ -27,6 +28,7 @@ mod reply;
 mod service;
 mod session;
 mod steering;
+mod tokens;
 
 pub use listen::Listening;
 
@@ -35,13 +37,22 @@ use homing_prompt::ModelPrompt;
 use homing_runtime::compute::ComputePool;
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::recorder::Recorder;
-use homing_runtime::settings::{Model, RejectAs, Settings, Subagents};
+use homing_runtime::settings::{Model, RejectAs, Settings, Subagents, Tokenizer};
 use homing_runtime::shell::{Shell, core_mode};
 use homing_wire::request::BodyPaths;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where the tokens of a model's prompts come from.
+#[derive(Clone, Debug)]
+enum Source {
+    /// From its tokenizer here.
+    Here(Arc<ModelPrompt>),
+    /// From its engines.
+    Engines,
+}
 
 /// What all connections share.
 #[derive(Debug)]
@@ -50,7 +61,8 @@ pub struct Gateway {
     settings: Arc<Settings>,
     life: Lifecycle,
     /// By served name; shared with the compute pool's jobs.
-    prompts: BTreeMap<String, (Arc<ModelPrompt>, Arc<Model>)>,
+    prompts: BTreeMap<String, (Source, Arc<Model>)>,
+    engines: tokens::EngineTokens,
     pool: ComputePool,
     finder: session::Finder,
     body_paths: BodyPaths,
@@ -67,7 +79,7 @@ impl Gateway {
     pub fn new(
         shell: Arc<Shell>,
         settings: Arc<Settings>,
-        prompts: BTreeMap<String, Arc<ModelPrompt>>,
+        prompts: &BTreeMap<String, Arc<ModelPrompt>>,
         pool: ComputePool,
         life: Lifecycle,
         recorder: Option<Arc<Recorder>>,
@@ -76,13 +88,17 @@ impl Gateway {
         // Names the process; derived, so that it gives nothing of the secret away.
         let secret = shell.secret();
         let instance = secret.digest(secret.session("", "instance", entropy)).to_string();
-        let prompts = prompts.into_iter().filter_map(|(name, prompt)| {
-            let model = settings.models.iter().find(|m| m.name == name)?.clone();
-            Some((name, (prompt, Arc::new(model))))
+        let prompts = settings.models.iter().filter_map(|model| {
+            let source = match model.tokenizer.as_ref()? {
+                Tokenizer::Engine => Source::Engines,
+                Tokenizer::Folder(_) => Source::Here(prompts.get(&model.name)?.clone()),
+            };
+            Some((model.name.clone(), (source, Arc::new(model.clone()))))
         });
         let affinity = &settings.affinity;
         Self {
             prompts: prompts.collect(),
+            engines: tokens::EngineTokens::default(),
             finder: session::Finder {
                 headers: affinity
                     .headers

@@ -1,6 +1,7 @@
 //! A decision that is not acted upon, in JSON: the gateway reads the request as it would read a real one,
 //! and asks the core where it would go (R16). Nothing is held, bound, refreshed or sent.
 
+use super::ask::Given;
 use super::decisions::weighed;
 use super::record::Record;
 use super::service::Endpoint;
@@ -13,8 +14,10 @@ use homing_core::explain::Preview;
 use homing_core::explain::record::Weighed;
 use homing_core::ids::{Target, WorkerId};
 use homing_core::select::policy::Parts;
+use homing_runtime::upstream::Upstream;
 use http::HeaderMap;
 use serde_json::{Value, json};
+use std::time::Duration;
 use tokio::time::Instant;
 
 impl Gateway {
@@ -31,7 +34,11 @@ impl Gateway {
         let until = Instant::now() + self.settings.gateway.request_timeout;
         let asked = match Steering::parse(&headers) {
             Ok(steering) => {
-                ask::of(self, endpoint, &headers, &steering, body, &mut record, until).await
+                // An engine may be asked for the prompt's tokens; a connection of its own, on this thread.
+                let upstream =
+                    Upstream::new(self.settings.upstream.connect_timeout, Duration::ZERO);
+                let given = Given { endpoint, headers: &headers, steering: &steering, body };
+                ask::of(self, &upstream, given, &mut record, until).await
             }
             Err(error) => Err(self.early(&headers, error).into()),
         };

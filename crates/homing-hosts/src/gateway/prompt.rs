@@ -1,13 +1,15 @@
 //! From a request's body to the chain of its blocks, where that is possible and worth it.
 
-use super::Gateway;
+use super::ask::{Given, View};
 use super::service::Endpoint;
+use super::{Gateway, Source, tokens};
 use bytes::Bytes;
 use homing_core::fleet::Route;
 use homing_core::hash::{HashSpace, Prompt};
 use homing_core::time::Time;
 use homing_prompt::{ChatBody, ModelPrompt, PromptError, Specials};
 use homing_runtime::settings::{IndexSource, Model};
+use homing_runtime::upstream::Upstream;
 use homing_wire::request::{CommonView, CompletionView};
 use serde_json::Value;
 use std::sync::Arc;
@@ -31,12 +33,13 @@ pub(super) struct Known {
 /// worker judges it (F18).
 pub(super) async fn of(
     gateway: &Gateway,
-    endpoint: Endpoint,
+    upstream: &Upstream,
     route: &Route,
-    common: &CommonView<'_>,
-    cut: bool,
-    body: &Bytes,
+    view: &View<'_>,
+    given: &Given<'_>,
+    counts: bool,
 ) -> Known {
+    let (endpoint, body, common) = (given.endpoint, given.body, view.common());
     let guess = || {
         let tokens = u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
         Known { prompt: Prompt::of_length(tokens), untokenized: false }
@@ -44,17 +47,28 @@ pub(super) async fn of(
     if matches!(gateway.settings.index.source, IndexSource::Off | IndexSource::Approximate) {
         return guess();
     }
-    let Some((tokenizer, model)) = gateway.prompts.get(&*common.model) else { return guess() };
+    let Some((source, model)) = gateway.prompts.get(&*common.model) else { return guess() };
     // Before the first event nothing is known to be cached, and no block size either.
     let Some(block_size) = gateway.shell.core().block_size(route.partition) else { return guess() };
     let without = |why| {
         tracing::debug!(why, "a prompt is routed without exact tokens");
         Known { untokenized: true, ..guess() }
     };
-    if cut {
+    if view.is_cut() {
         return without("which of its tokens stay is the engine's to say");
     }
     let space = HashSpace::new(&route.adapter, &common.cache_salt);
+    let tokenizer = match source {
+        Source::Here(tokenizer) => tokenizer,
+        Source::Engines => {
+            let request =
+                tokens::Request { endpoint, route, model, body, space, block_size, counts };
+            return match tokens::prompt(gateway, upstream, &request).await {
+                Ok(prompt) => Known { prompt, untokenized: false },
+                Err(why) => without(why),
+            };
+        }
+    };
     let (tokenizer, model, body) = (tokenizer.clone(), model.clone(), body.clone());
     let now = gateway.shell.now();
     let job = Job { tokenizer, model, endpoint, body, space, block_size, now };
@@ -133,7 +147,7 @@ impl Job {
     }
 }
 
-fn kind(error: &PromptError) -> &'static str {
+pub(super) fn kind(error: &PromptError) -> &'static str {
     match error {
         PromptError::Malformed(_) => "malformed request",
         PromptError::Unsupported(what) => what,

@@ -2,7 +2,7 @@
 //! wait until the worker has begun to answer, commit, relay. There is no session logic here: every
 //! decision is the core's.
 
-use super::ask::Wish;
+use super::ask::{Given, Wish};
 use super::pace::Pace;
 use super::record::Record;
 use super::relay::{self, Begun, Limits, Relay};
@@ -91,8 +91,8 @@ async fn answer(
     let late = |_| early(Error::timeout("the request body took too long"));
     let body = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
     let began = Instant::now();
-    let asked = ask::of(gateway, endpoint, &parts.headers, &steering, &body, record, until);
-    let (mut ask, wish) = asked.await?;
+    let given = Given { endpoint, headers: &parts.headers, steering: &steering, body: &body };
+    let (mut ask, wish) = ask::of(gateway, upstream, given, record, until).await?;
     ask.note = record.note(began.elapsed());
     let mut headers = forward::request_headers(&parts, record);
     let body = with_usage(gateway, wish, body, &mut headers);

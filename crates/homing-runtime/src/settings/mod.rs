@@ -51,7 +51,7 @@ pub use table::{KEYS, SECTIONS};
 pub use types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, Model,
     OnDown, OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings, Soft,
-    Subagents, Upstream, Verify, Worker,
+    Subagents, Tokenizer, Upstream, Verify, Worker,
 };
 pub use worker::{UrlError, WorkerUrl};
 

@@ -313,7 +313,8 @@ pub const KEYS: &[Key] = &[
     later("models.aliases", LIST, "", Step::Gateway, "Other names for it."),
     built("models.tokenizer", PATH, "",
         "The folder with `tokenizer.json` and the chat template; a relative one starts at the \
-         folder that the router is started in. Empty: prompts are not \
+         folder that the router is started in. `\"engine\"`: the engines' own `/tokenize` is asked about each \
+         prompt (a folder of that name is `\"./engine\"`). Empty: prompts are not \
          tokenized, and compared by their text (see `index.source`)."),
     built("models.chat_template_kwargs", Kind::Json, "",
         "What the engine was started with for its chat template."),

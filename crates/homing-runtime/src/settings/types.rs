@@ -365,14 +365,42 @@ pub struct Log {
     pub access: bool,
 }
 
+/// Where the tokens of a model's prompts come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tokenizer {
+    /// The folder with its tokenizer and chat template; a relative one starts at the working folder.
+    Folder(PathBuf),
+    /// Its engines' own `/tokenize`.
+    Engine,
+}
+
+impl Tokenizer {
+    /// The word of the file for the engines' own.
+    pub const ENGINE: &'static str = "engine";
+
+    /// From the file's text, which is either that word or a folder.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        if text == Self::ENGINE { Self::Engine } else { Self::Folder(text.into()) }
+    }
+
+    /// The folder, where it is one.
+    #[must_use]
+    pub const fn folder(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Folder(folder) => Some(folder),
+            Self::Engine => None,
+        }
+    }
+}
+
 /// One `[[models]]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// The name under which the engines serve it.
     pub name: String,
-    /// The folder with its tokenizer and chat template; a relative one starts at the working
-    /// folder. `None`: its prompts are not tokenized here.
-    pub tokenizer: Option<PathBuf>,
+    /// Where the tokens of its prompts come from. `None`: from nowhere, they are compared by text.
+    pub tokenizer: Option<Tokenizer>,
     /// What the chat template gets besides the request, as the engine was started. Default empty.
     pub chat_template_kwargs: serde_json::Map<String, serde_json::Value>,
 }

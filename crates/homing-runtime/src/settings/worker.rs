@@ -3,7 +3,7 @@
 use super::convert::invalid;
 use super::problem::{Fault, Problem, Problems};
 use super::raw::Group;
-use super::types::{Model, Worker};
+use super::types::{Model, Tokenizer, Worker};
 use super::{Origin, Step};
 use homing_wire::engine::is_wildcard;
 use std::collections::HashMap;
@@ -106,7 +106,8 @@ pub(super) fn models(groups: &[Group], problems: &mut Problems) -> Result<Vec<Mo
     let mut seen = HashMap::new();
     for group in groups {
         let name: String = group.read("models.name")?;
-        let tokenizer = group.read("models.tokenizer")?;
+        let tokenizer: String = group.read("models.tokenizer")?;
+        let tokenizer = (!tokenizer.is_empty()).then(|| Tokenizer::of(&tokenizer));
         let chat_template_kwargs = group.read("models.chat_template_kwargs")?;
         if group.is_unreadable("models.name") {
             continue;

@@ -52,7 +52,13 @@ fn workers_and_models_are_checked_one_by_one() {
          kv_events = \"tcp://h:5557\"\nkv_replay = \"tcp://h:5558\"\nlabels = { zone = \"a\", gpu = \"h200\" }\n",
     );
     let model = &settings.models[0];
-    assert_eq!(model.tokenizer, Some(PathBuf::from("/t")));
+    assert_eq!(model.tokenizer, Some(Tokenizer::Folder(PathBuf::from("/t"))));
+    let engine = load("[[models]]\nname = \"m\"\ntokenizer = \"engine\"\n");
+    assert_eq!(engine.models[0].tokenizer, Some(Tokenizer::Engine));
+    assert!(engine.effective_toml().contains("tokenizer = \"engine\""));
+    let folder = load("[[models]]\nname = \"m\"\ntokenizer = \"./engine\"\n");
+    assert_eq!(folder.models[0].tokenizer, Some(Tokenizer::Folder("./engine".into())));
+    assert_eq!(load("[[models]]\nname = \"m\"\n").models[0].tokenizer, None);
     let kwargs = serde_json::to_value(&model.chat_template_kwargs).unwrap();
     let expected =
         serde_json::json!({"thinking": false, "n": 16, "f": 1.5, "odd key": [1, "\u{7f}"]});

@@ -92,14 +92,16 @@ pub fn parse_models(body: &[u8]) -> Result<Vec<ServedModel>, EngineError> {
     Ok(served.collect())
 }
 
-/// Reads the answer of `/tokenize`: the token ids. `None` where it is something else.
+/// Reads the answer of `/tokenize`: the token ids. `None` where it is something else, or counts them otherwise.
 #[must_use]
 pub fn parse_tokens(body: &[u8]) -> Option<Vec<u32>> {
     #[derive(Deserialize)]
     struct Answer {
         tokens: Vec<u32>,
+        count: Option<usize>,
     }
-    serde_json::from_slice::<Answer>(body).ok().map(|answer| answer.tokens)
+    let Answer { tokens, count } = serde_json::from_slice(body).ok()?;
+    count.is_none_or(|count| count == tokens.len()).then_some(tokens)
 }
 
 fn read<'a, T: Deserialize<'a>>(path: &'static str, body: &'a [u8]) -> Result<T, EngineError> {

@@ -216,3 +216,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn ranks_are_counted_only_where_they_are_all_of_them() {
+    let listed = |page: &str| listed_ranks(page.as_bytes());
+    assert_eq!(listed(r#"{"0": {"endpoint": "tcp://*:1"}}"#), Some(1));
+    assert_eq!(listed(r#"{"2": {}, "0": {}, "1": {"enable_kv_cache_events": false}}"#), Some(3));
+    for none in ["{}", "[]", "", r#"{"1": {}}"#, r#"{"0": {}, "2": {}}"#, r#"{"a": {}}"#] {
+        assert_eq!(listed(none), None, "{none}");
+    }
+    let many = |n: usize| (0..n).map(|rank| format!(r#""{rank}": {{}}"#)).collect::<Vec<_>>();
+    let page = |n: usize| format!("{{{}}}", many(n).join(","));
+    assert_eq!(listed(&page(MAX_RANKS)), Some(MAX_RANKS as u32));
+    assert_eq!(listed(&page(MAX_RANKS + 1)), None);
+}
+
+#[test]
+fn tokens_are_as_many_as_their_count_says() {
+    let tokens = |answer: &str| parse_tokens(answer.as_bytes());
+    let whole =
+        r#"{"count": 2, "max_model_len": 4096, "tokens": [1, 4294967295], "token_strs": null}"#;
+    assert_eq!(tokens(whole), Some(vec![1, u32::MAX]));
+    assert_eq!(tokens(r#"{"tokens": []}"#), Some(vec![]));
+    for none in [r#"{"tokens": [1], "count": 2}"#, r#"{"tokens": [4294967296]}"#, "{}", "[1]"] {
+        assert_eq!(tokens(none), None, "{none}");
+    }
+}

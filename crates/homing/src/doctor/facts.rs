@@ -92,6 +92,8 @@ pub(super) struct Engine {
     pub(super) details: Option<bool>,
     /// Its tokens against ours, a model each.
     pub(super) tokens: Vec<(String, Tokens)>,
+    /// Whether its `/tokenize` answers, where that was asked for a model without a tokenizer here.
+    pub(super) tokenizes: bool,
 }
 
 /// What a configuration says of a worker.
@@ -145,6 +147,10 @@ pub(super) enum Tokens {
     },
     /// It can't be asked, and why.
     Unknown(String),
+    /// There are none of ours: its own count, and it gives them.
+    Theirs,
+    /// Likewise, and it gives none, and why.
+    NotTheirs(String),
 }
 
 /// A model of the configuration.
@@ -167,4 +173,6 @@ pub(super) enum Tokenizer {
     Broken(String),
     /// It is loaded.
     Loaded,
+    /// The engines' own is asked.
+    Engine,
 }

@@ -220,9 +220,9 @@ async fn look_at(engine: &mut Engine, ask: &Ask, tokenizers: &Tokenizers, probe:
     look_at_events(engine, ask).await;
     look_at_cache(engine, ask).await;
     for model in engine.models.clone() {
-        if let Some(tokens) = tokenizers.compare(ask, &model).await {
-            engine.tokens.push((model, tokens));
-        }
+        let (tokens, answers) = tokenizers.compare(ask, &model).await;
+        engine.tokenizes |= answers;
+        engine.tokens.extend(tokens.map(|tokens| (model, tokens)));
     }
     if let Some(model) = engine.models.first().filter(|_| probe) {
         let ask = Ask { timeout: PATIENCE_PROBE, ..ask.clone() };

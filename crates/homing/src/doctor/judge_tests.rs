@@ -353,6 +353,12 @@ fn a_model_without_its_tokenizer() {
     let model = |name: &str, tokenizer| Model { name: name.into(), at: 1, tokenizer };
     facts.models = Some(vec![model("m", Tokenizer::Missing)]);
     is(&facts, Missing, "tokenizer_missing", "tokenizer = \"FOLDER\"");
+    assert!(!only(&facts).mend.contains("engine\""));
+    facts.engines[0].tokenizes = true;
+    is(&facts, Missing, "tokenizer_missing", "tokenizer = \"engine\"");
+    facts.models = Some(vec![model("m", Tokenizer::Engine)]);
+    assert!(judge(&facts).is_empty());
+    facts.engines[0].tokenizes = false;
     facts.models = Some(vec![model("m", Tokenizer::Broken("no such folder".into()))]);
     is(&facts, Broken, "tokenizer_broken", "tokenizer.json");
     facts.models = Some(vec![model("m", Tokenizer::Loaded), model("n", Tokenizer::Loaded)]);
@@ -398,6 +404,8 @@ fn f28_prompts_that_are_not_seen_as_the_engine_does() {
     let chat = Tokens::ChatDiffers { at: 3, ours: 9, theirs: 12 };
     is(&with(chat.clone()), Broken, "template_differs", "chat_template.jinja");
     assert!(only(&with(chat)).what.contains("from token 3 on (12 tokens, and 9 here)"));
+    is(&with(Tokens::NotTheirs("404".into())), Missing, "tokenize_unanswered", "be the folder");
+    assert!(judge(&with(Tokens::Theirs)).is_empty());
     is(&with(Tokens::Unknown("404".into())), Note, "tokens_unknown", "cached_tokens");
 }
 

@@ -29,7 +29,8 @@ impl Tokenizers {
         let facts = models.iter().enumerate().map(|(at, model)| {
             let tokenizer = match &model.tokenizer {
                 None => Tokenizer::Missing,
-                Some(folder) => match ModelPrompt::load(folder) {
+                Some(settings::Tokenizer::Engine) => Tokenizer::Engine,
+                Some(settings::Tokenizer::Folder(folder)) => match ModelPrompt::load(folder) {
                     Ok(prompt) => {
                         let kwargs = model.chat_template_kwargs.clone();
                         loaded.insert(model.name.clone(), (prompt, kwargs));
@@ -49,10 +50,31 @@ impl Tokenizers {
         self.models.clone()
     }
 
-    /// How an engine's tokens for one of its models compare with ours; `None`: we have none.
-    pub(super) async fn compare(&self, ask: &Ask, model: &str) -> Option<Tokens> {
-        let (prompt, kwargs) = self.loaded.get(model)?;
+    /// How an engine's tokens for one of its models compare with ours; `None`: we have none. And whether it gives
+    /// any of plain text.
+    pub(super) async fn compare(&self, ask: &Ask, model: &str) -> (Option<Tokens>, bool) {
         let theirs = engines(ask, json!({"model": model, "prompt": TEXT})).await;
+        let answers = theirs.is_ok();
+        let is_theirs = |m: &Model| m.name == model && m.tokenizer == Tokenizer::Engine;
+        if self.models.iter().flatten().any(is_theirs) {
+            let chat = json!({"model": model, "messages": [{"role": "user", "content": TEXT}]});
+            // Both of its forms are asked by the router.
+            let both = match theirs {
+                Ok(_) => engines(ask, chat).await,
+                error => error,
+            };
+            return (Some(both.map_or_else(Tokens::NotTheirs, |_| Tokens::Theirs)), answers);
+        }
+        (self.compared(ask, model, theirs).await, answers)
+    }
+
+    async fn compared(
+        &self,
+        ask: &Ask,
+        model: &str,
+        theirs: Result<Vec<u32>, String>,
+    ) -> Option<Tokens> {
+        let (prompt, kwargs) = self.loaded.get(model)?;
         let ours = prompt.encode_text(TEXT, Specials::Add);
         match (ours, theirs) {
             (Ok(ours), Ok(theirs)) if ours != theirs => return Some(Tokens::TextDiffers),
@@ -126,17 +148,22 @@ mod tests {
     fn a_tokenizer_that_is_not_there_is_a_fact() {
         let model = |name: &str, folder: Option<&str>| settings::Model {
             name: name.into(),
-            tokenizer: folder.map(Into::into),
+            tokenizer: folder.map(settings::Tokenizer::of),
             chat_template_kwargs: Map::new(),
         };
         let builtin = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/tokenizer");
-        let models =
-            [model("a", None), model("b", Some("/no/such/folder")), model("c", Some(builtin))];
+        let models = [
+            model("a", None),
+            model("b", Some("/no/such/folder")),
+            model("c", Some(builtin)),
+            model("d", Some("engine")),
+        ];
         let tokenizers = Tokenizers::load(&models);
         let seen = tokenizers.models().unwrap();
         assert_eq!(seen[0].tokenizer, Tokenizer::Missing);
         assert!(matches!(&seen[1].tokenizer, Tokenizer::Broken(why) if !why.is_empty()));
         assert_eq!((&seen[2].tokenizer, seen[2].at), (&Tokenizer::Loaded, 2));
+        assert_eq!(seen[3].tokenizer, Tokenizer::Engine);
         assert!(Tokenizers::default().models().is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Whether the router sees a prompt as its engine does: a tokenizer for each model, and the same tokens.
 
-use crate::doctor::facts::{Engine, Facts, Model, Tokenizer, Tokens};
+use crate::doctor::facts::{Engine, Events, Facts, Model, Tokenizer, Tokens};
 use crate::doctor::finding::{Finding, Severity};
 use std::collections::BTreeMap;
 
@@ -45,10 +45,24 @@ pub(super) fn models(facts: &Facts) -> Vec<Finding> {
             None => nameless.len() > corrected,
         };
         if missing {
-            findings.push(missing_tokenizer(name, known, engines, &unserved));
+            let mut found = missing_tokenizer(name, known, engines, &unserved);
+            let serves = |engine: &&Engine| engine.models.iter().any(|m| m == name);
+            if facts.engines.iter().filter(serves).all(can_be_asked) {
+                found.mend.push_str(OR_ENGINE);
+            }
+            findings.push(found);
         }
     }
     findings
+}
+
+/// Behind what is to be written where the engines could be asked instead.
+const OR_ENGINE: &str =
+    "; without that folder, tokenizer = \"engine\" asks the engines themselves about each prompt";
+
+/// It tells of its cache, and what tokens a prompt has.
+fn can_be_asked(engine: &Engine) -> bool {
+    engine.tokenizes && matches!(engine.events, Events::Streams { .. } | Events::Polled)
 }
 
 fn place(model: &Model) -> String {
@@ -131,7 +145,20 @@ fn differing(engine: &Engine, model: &str, tokens: &Tokens) -> Option<Finding> {
     const WHY: &str =
         "the router looks for blocks that the engine never has: nothing is found to be cached";
     Some(match tokens {
-        Tokens::Same => return None,
+        Tokens::Same | Tokens::Theirs => return None,
+        Tokens::NotTheirs(why) => Finding {
+            why: "its prompts can't become blocks, so they are only compared by their text, which is a guess",
+            mend: format!(
+                "let `tokenizer` of `{model}` be the folder that the engine was started with: not every engine answers \
+                 `/tokenize` about texts and chats"
+            ),
+            ..finding(
+                &engine.name,
+                Severity::Missing,
+                "tokenize_unanswered",
+                format!("it is to be asked for the tokens of `{model}`, and doesn't tell: {why}"),
+            )
+        },
         Tokens::TextDiffers => Finding {
             why: WHY,
             mend: format!("let `tokenizer` of `{model}` be the folder that the engine was started with"),
