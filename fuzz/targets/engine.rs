@@ -2,7 +2,10 @@
 #![no_main]
 
 use homing_wire::engine::metrics::Exposition;
-use homing_wire::engine::{MAX_MODEL_NAME, MAX_MODELS, MAX_RANKS, parse_kv_sources, parse_models};
+use homing_wire::engine::{
+    MAX_MODEL_NAME, MAX_MODELS, MAX_RANKS, listed_ranks, parse_kv_sources, parse_models,
+    parse_tokens,
+};
 use homing_wire::errors::ApiShape;
 use homing_wire::usage::parse_usage;
 use libfuzzer_sys::fuzz_target;
@@ -16,6 +19,8 @@ fuzz_target!(|data: &[u8]| {
         assert!(sources.len() <= MAX_RANKS);
         assert!(sources.iter().all(|source| !source.endpoint.is_empty()));
     }
+    assert!(listed_ranks(data).is_none_or(|ranks| (1..=MAX_RANKS as u32).contains(&ranks)));
+    assert!(parse_tokens(data).is_none_or(|tokens| tokens.len() <= data.len()));
     for shape in [ApiShape::OpenAi, ApiShape::Responses, ApiShape::Anthropic] {
         let _ = parse_usage(shape, data);
     }
