@@ -49,6 +49,10 @@ pub struct Ask {
     pub overlaps: Overlaps,
     /// When its client gives up.
     pub deadline: Option<Time>,
+    /// Of those who wait the higher goes first.
+    pub priority: i32,
+    /// Whose it is: of those who wait with one priority tenants take turns. All alike where there are none.
+    pub tenant: u64,
     pub(crate) past: Past,
 }
 
@@ -150,6 +154,8 @@ impl Ask {
             text: Prompt::default(),
             overlaps: Overlaps::new(),
             deadline: None,
+            priority: 0,
+            tenant: 0,
             past: Past::default(),
         }
     }

@@ -237,6 +237,9 @@ impl Partition {
         } else {
             self.place(now, ask, Some(queued))
         };
+        if matches!(admission, Admission::Granted(_)) {
+            self.lines.served(queued);
+        }
         self.left(queued.line);
         self.checked(admission)
     }
