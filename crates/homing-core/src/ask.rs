@@ -387,7 +387,8 @@ pub struct Refusal {
     pub outcome: Outcome,
     /// A Hard session's live home is the reason: `affinity.reject_as` says how that is told.
     pub bound: bool,
-    /// When those who are overloaded may be asked again, where that is the reason.
+    /// When to come again: where it is overload, when the first of them is likely to have recovered; where the
+    /// queue is full, when those who wait are likely to be served, once that has been measured.
     pub retry_after: Option<Duration>,
 }
 

@@ -99,7 +99,7 @@ impl Partition {
                 let told =
                     overlap.map_or(0, |o| if o.told < o.blocks { o.told } else { o.total() });
                 let overlap = overlap.map_or(0, Overlap::total);
-                let load = self.ledger.of(worker, rank);
+                let load = self.load_of(worker, rank);
                 let trust = self.trust.of(worker, ask.shape);
                 let row = number;
                 let mut c = Candidate {

@@ -7,12 +7,18 @@
 //! * `place`: acting on it: resolve, book, wait or refuse;
 //! * `running`: what becomes of a request that its worker has begun to answer;
 //! * `lines`: who waits for what;
+//! * `loads`: what targets have to do, by our bookings and by what engines report;
+//! * `overload`: who has too much of it;
+//! * `pace`: how fast places get free;
 //! * `check`: what must always be true;
 //! * `wake`: who is busy or overloaded, and who is woken when that changes.
 
 mod check;
 mod decide;
 mod lines;
+mod loads;
+mod overload;
+mod pace;
 mod place;
 mod running;
 mod wake;
@@ -29,6 +35,7 @@ use crate::dice::SplitMix;
 use crate::fleet::{Row, State};
 use crate::ids::{NameId, PartitionId, Role, WorkerId};
 use crate::load::pace::Learned;
+use crate::load::report::{Reported, Reports};
 use crate::load::{Ledger, Load};
 use crate::queue::Line;
 use crate::select::policy::Policy;
@@ -37,6 +44,9 @@ use crate::time::Time;
 use crate::trust::Book;
 use decide::{No, standing};
 use lines::{Lines, Queued};
+pub use overload::{GAP, Overload};
+use overload::Detector;
+use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bindings that one tick drops at most, so that no request waits behind an expiry storm (R14): of a
@@ -77,9 +87,16 @@ pub struct Partition {
     /// `None`: sessions are passive (R02).
     table: Option<Table>,
     ledger: Ledger,
+    /// What engines say that they have to do.
+    reports: Reports,
+    /// Blocks of a usual request: what one weighs that is known by a report alone.
+    usual_blocks: u64,
     lines: Lines,
     /// Workers that answered that they are overloaded, and until when that counts.
     shed: Vec<(WorkerId, Time)>,
+    /// Workers that have too much to do.
+    detector: Detector,
+    pace: Pace,
     /// The latest time that it was told.
     latest: Time,
     policy: Box<dyn Policy>,
@@ -106,7 +123,7 @@ pub struct Partition {
 }
 
 /// One worker's part in a partition, as the admin API shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WorkerLoad {
     /// What it has to do.
     pub load: Load,
@@ -114,8 +131,12 @@ pub struct WorkerLoad {
     pub bindings: u32,
     /// It counts as overloaded, as of the last time that the partition was told.
     pub shed: bool,
-    /// Until when.
+    /// Until when, where it has said so itself.
     pub shed_until: Option<Time>,
+    /// Why, where it has too much to do.
+    pub overload: Overload,
+    /// What its engine has reported lately.
+    pub reported: Option<Reported>,
 }
 
 impl Partition {
@@ -143,8 +164,12 @@ impl Partition {
             unplaced: Unplaced::new(),
             table: affinity.ttl_of(role).map(|ttl| Table::new(rules(ttl), writer)),
             ledger: Ledger::default(),
+            reports: Reports::new(settings.report_life),
+            usual_blocks: 0,
             lines: Lines::new(id, settings.queue.max_requests),
             shed: Vec::new(),
+            detector: Detector::new(settings.overload),
+            pace: Pace::default(),
             latest: Time::ZERO,
             policy,
             dice: SplitMix::new(seed),
@@ -196,6 +221,7 @@ impl Partition {
                     let named = self.lines.tied().filter(|line| matches!(line, Line::Named(_)));
                     self.shaken.extend(named);
                 }
+                self.reports.keep(id, Some(row.ranks));
                 self.rows[i] = row;
                 if lost {
                     self.shake_homes();
@@ -203,6 +229,7 @@ impl Partition {
             }
             Err(i) => self.rows.insert(i, row),
         }
+        self.weigh(Some(id));
         self.wake_all(Some(id));
     }
 
@@ -210,11 +237,14 @@ impl Partition {
     pub fn remove_row(&mut self, worker: WorkerId) {
         self.rows.retain(|r| r.info.id != worker);
         self.shed.retain(|(w, _)| *w != worker);
+        self.detector.forget(worker);
+        self.reports.keep(worker, None);
         self.unplaced.remove(&worker);
         self.trust.forget(worker);
         self.paces.retain(|(w, _)| *w != worker);
         self.worker_lost = true;
         self.shake_homes();
+        self.weigh(None);
         self.wake_all(Some(worker));
     }
 
@@ -271,8 +301,8 @@ impl Partition {
     /// the session, and selects among the others. A worker that is overloaded is left alone for a while.
     pub fn retry(&mut self, now: Time, checked: Checked, failure: Failure) -> Admission {
         self.note_time(now);
-        let Grant { mut ask, worker, booking, claim, .. } = checked.0;
-        let _ = self.ledger.free(now, booking);
+        let Grant { mut ask, worker, rank, booking, claim, .. } = checked.0;
+        self.free(now, booking, rank);
         let past = &mut ask.past;
         past.attempts += 1;
         past.failure = Some(failure);
@@ -334,8 +364,8 @@ impl Partition {
         {
             return Dispatch::Go(Checked(grant));
         }
-        let Grant { mut ask, worker, booking, claim, .. } = grant;
-        let _ = self.ledger.free(now, booking);
+        let Grant { mut ask, worker, rank, booking, claim, .. } = grant;
+        self.free(now, booking, rank);
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, claim) {
             ask.past.had_binding |= hold.had_binding();
             table.release(now, hold, false);
@@ -379,7 +409,7 @@ impl Partition {
     /// A grant comes to nothing: releases the hold and the booking, binds nothing (R12).
     pub fn abandon(&mut self, now: Time, held: Held, why: Abandon) -> Outcome {
         let (Held::Grant(grant) | Held::Checked(Checked(grant))) = held;
-        let _ = self.ledger.free(now, grant.booking);
+        self.free(now, grant.booking, grant.rank);
         let outcome = if self.has_session(&grant.ask) { Outcome::Unbound } else { Outcome::None };
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, grant.claim) {
             table.release(now, hold, why != Abandon::NotDispatched);
@@ -439,6 +469,7 @@ impl Partition {
             .chain(self.lines.next_deadline())
             // Though nobody may wait: people and previews are told who is overloaded.
             .chain(self.shed_until(None))
+            .chain(self.reports.first_end())
             .chain(drains)
             .min()
     }
@@ -484,8 +515,10 @@ impl Partition {
         WorkerLoad {
             load: ranks.iter().map(|rank| self.ledger.of(worker, rank)).sum(),
             bindings: self.table.as_ref().map_or(0, |t| t.bindings_of(worker)),
-            shed: self.shed_until(Some(worker)).is_some(),
+            shed: self.shed_until(Some(worker)).is_some() || !self.detector.of(worker).is_none(),
             shed_until: self.shed_until(Some(worker)),
+            overload: self.detector.of(worker),
+            reported: self.reports.of(worker),
         }
     }
 

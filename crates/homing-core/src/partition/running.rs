@@ -33,8 +33,12 @@ impl Partition {
                 if let Some((worker, seen)) = self.ledger.first_token(now, &live.booking, true) {
                     self.learn(worker, |it| it.prefilled(&seen));
                 }
+                self.eased(live.forecast.worker);
             }
-            Step::Answered => drop(self.ledger.first_token(now, &live.booking, false)),
+            Step::Answered => {
+                let _ = self.ledger.first_token(now, &live.booking, false);
+                self.eased(live.forecast.worker);
+            }
             Step::Output(n) => self.ledger.output(now, &live.booking, n),
             Step::Usage(usage) => {
                 let forecast = &live.forecast;
@@ -53,7 +57,7 @@ impl Partition {
 
     /// A stream has ended, however: frees the booking, releases the lease (R13).
     pub fn finish(&mut self, now: Time, live: Live) {
-        let (worker, decoded) = self.ledger.free(now, live.booking);
+        let (worker, decoded) = self.free(now, live.booking, live.forecast.rank);
         if let Some(seen) = decoded {
             self.learn(worker, |it| it.decoded(&seen));
             let tokens = seen.tokens.min(LONG_ANSWER) as f32;

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use homing_core::core::WorkerView;
 use homing_core::fleet;
 use homing_core::fleet::{Drain, FleetChange};
+use homing_core::load::report::Reported;
 use homing_core::time::Time;
 use homing_core::trust::{LikelyCause, TrustView};
 use serde::Deserialize;
@@ -25,6 +26,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Value> {
 /// One worker.
 fn one(admin: &Admin, w: &WorkerView) -> Value {
     let spec = &w.info.spec;
+    let now = admin.shell.now();
     let moves_at = w.drain.and_then(|d| d.moves_at);
     json!({
         "id": &*spec.name,
@@ -37,6 +39,10 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
         "active_requests": w.part.load.active_requests,
         "active_prefill_tokens": w.part.load.prefill_tokens,
         "active_blocks": w.part.load.blocks,
+        // Which of `[overload]`'s rules it has broken.
+        "overloaded_by": w.part.overload.words().collect::<Vec<_>>(),
+        // What its engine has said lately; null where it doesn't.
+        "reported": w.part.reported.map(|said| reported(&said, now)),
         "cached_blocks": w.cached_blocks,
         "host_blocks": w.host_blocks,
         "disk_blocks": w.disk_blocks,
@@ -58,6 +64,17 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
     })
 }
 
+/// What a worker's engine says that it has to do, and how much of that is not ours.
+fn reported(said: &Reported, now: Time) -> Value {
+    json!({
+        "running": said.report.running,
+        "waiting": said.report.waiting,
+        "kv_usage": said.report.kv_usage,
+        "foreign": said.foreign,
+        "age_seconds": now.since(said.at).as_secs_f64(),
+    })
+}
+
 /// How far the worker's index is believed, and how its predictions have fared.
 fn trust(t: &TrustView) -> Value {
     json!({
@@ -74,7 +91,8 @@ fn trust(t: &TrustView) -> Value {
 
 /// The state in one word: what keeps requests away first.
 fn state(w: &WorkerView, now: Time) -> String {
-    let shed = w.part.shed_until.is_some_and(|until| now < until);
+    let shed =
+        w.part.shed_until.is_some_and(|until| now < until) || !w.part.overload.is_none();
     match (w.state, w.drain, shed) {
         (fleet::State::Ready, Some(_), _) => "draining".to_owned(),
         (fleet::State::Ready, None, true) => "overloaded".to_owned(),

@@ -8,6 +8,7 @@
 
 pub mod discovery;
 mod poll;
+mod report;
 pub mod sources;
 mod tend;
 pub mod verify;

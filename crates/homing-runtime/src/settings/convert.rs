@@ -4,7 +4,7 @@ use super::problem::{Fault, Problem, Problems};
 use super::raw::{Group, POLICY, Raw, is_settable};
 use super::types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
-    OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings, Soft,
+    OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing, Settings, Soft,
     Subagents, Upstream, Verify,
 };
 use super::value::Value;
@@ -118,6 +118,15 @@ pub(super) fn convert(
             max_wait: top.read("queue.max_wait")?,
             busy_active_requests: Some(top.read("queue.busy_active_requests")?)
                 .filter(|bound| *bound > 0),
+            busy_prefill_tokens: Some(top.read("queue.busy_prefill_tokens")?)
+                .filter(|bound| *bound > 0),
+        },
+        overload: Overload {
+            active_requests: Some(top.read("overload.active_requests")?)
+                .filter(|bound| *bound > 0),
+            kv_usage: top.read("overload.kv_usage")?,
+            factor: top.read("overload.factor")?,
+            recover: top.read("overload.recover")?,
         },
         affinity: affinity(top, problems)?,
         routing: match top.value(POLICY) {
