@@ -83,13 +83,7 @@ impl SelectionCore {
     /// What a worker's engine says that it has to do, in one rank or in all of them together. What that shows
     /// beyond the bookings made here counts as load of its own for [`crate::settings::CoreSettings::report_life`],
     /// and never makes less of them. Reports of whoever has departed, or has no such rank, are passed over.
-    pub fn handle_report(
-        &self,
-        now: Time,
-        worker: WorkerId,
-        rank: Option<DpRank>,
-        report: Report,
-    ) {
+    pub fn handle_report(&self, now: Time, worker: WorkerId, rank: Option<DpRank>, report: Report) {
         if let Some(cell) = self.placed(worker) {
             self.with(&cell, |state| state.report(now, worker, rank, report));
         }

@@ -12,8 +12,9 @@ use super::Load;
 use crate::fleet::Ranks;
 use crate::ids::{DpRank, WorkerId};
 use crate::time::Time;
+use foldhash::fast::FixedState;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// What an engine says of one rank, or of all of them together.
@@ -42,8 +43,6 @@ pub struct Reported {
 struct Known {
     report: Report,
     at: Time,
-    /// What it shows beyond our bookings.
-    foreign: Load,
 }
 
 /// The reports of one partition's workers.
@@ -52,6 +51,9 @@ pub(crate) struct Reports {
     /// For how long one counts.
     life: Duration,
     known: BTreeMap<(WorkerId, DpRank), Known>,
+    /// What they show beyond our bookings, where that is anything: every candidate of every request is looked up
+    /// here.
+    foreign: HashMap<(WorkerId, DpRank), Load, FixedState>,
     /// Requests of ours that have ended since their worker was asked.
     asked: BTreeMap<(WorkerId, DpRank), u32>,
     /// No report ends before that.
@@ -60,7 +62,8 @@ pub(crate) struct Reports {
 
 impl Reports {
     pub(crate) fn new(life: Duration) -> Self {
-        Self { life, known: BTreeMap::new(), asked: BTreeMap::new(), first_end: None }
+        let (known, foreign, asked) = Default::default();
+        Self { life, known, foreign, asked, first_end: None }
     }
 
     /// Its engine is about to be asked.
@@ -97,17 +100,18 @@ impl Reports {
         let kv_usage = report.kv_usage.filter(|usage| usage.is_finite()).map(|u| u.clamp(0.0, 1.0));
         let mut eased = false;
         for (i, rank) in (0..).zip(ranks) {
+            let at = (worker, *rank);
             let active_requests = part(foreign, i);
-            let foreign = Load {
-                active_requests,
-                blocks: blocks.saturating_mul(u64::from(active_requests)),
-                ..Load::default()
-            };
+            eased |= self.foreign(worker, *rank).active_requests > active_requests;
+            if active_requests > 0 {
+                let blocks = blocks.saturating_mul(u64::from(active_requests));
+                self.foreign.insert(at, Load { active_requests, blocks, ..Load::default() });
+            } else {
+                self.foreign.remove(&at);
+            }
             let (running, waiting) = (part(report.running, i), part(report.waiting, i));
             let report = Report { running, waiting, kv_usage };
-            let known = Known { report, at: now, foreign };
-            let before = self.known.insert((worker, *rank), known);
-            eased |= before.is_some_and(|b| b.foreign.active_requests > active_requests);
+            self.known.insert(at, Known { report, at: now });
         }
         let end = now + self.life;
         self.first_end = Some(self.first_end.map_or(end, |first| first.min(end)));
@@ -116,17 +120,21 @@ impl Reports {
 
     /// What a target has to do besides our bookings, as far as it is known.
     pub(crate) fn foreign(&self, worker: WorkerId, rank: DpRank) -> Load {
-        self.known.get(&(worker, rank)).map(|known| known.foreign).unwrap_or_default()
+        if self.foreign.is_empty() {
+            return Load::default();
+        }
+        self.foreign.get(&(worker, rank)).copied().unwrap_or_default()
     }
 
     /// What a worker has reported, where that still counts.
     pub(crate) fn of(&self, worker: WorkerId) -> Option<Reported> {
         let mut all: Option<Reported> = None;
         let (mut usage, mut told) = (0.0, 0.0);
-        for (_, known) in self.known.range((worker, DpRank(0))..=(worker, DpRank(u16::MAX))) {
-            let report = Report { kv_usage: None, ..known.report };
-            let foreign = known.foreign.active_requests;
-            let sum = all.get_or_insert(Reported { report: Report::default(), at: known.at, foreign: 0 });
+        for (at, known) in self.known.range((worker, DpRank(0))..=(worker, DpRank(u16::MAX))) {
+            let report = known.report;
+            let foreign = self.foreign(at.0, at.1).active_requests;
+            let sum =
+                all.get_or_insert(Reported { report: Report::default(), at: known.at, foreign: 0 });
             sum.report.running = sum.report.running.saturating_add(report.running);
             sum.report.waiting = sum.report.waiting.saturating_add(report.waiting);
             sum.foreign = sum.foreign.saturating_add(foreign);
@@ -151,11 +159,14 @@ impl Reports {
         if self.first_end.is_none_or(|end| now < end) {
             return whose;
         }
-        let life = self.life;
-        self.known.retain(|(worker, _), known| {
+        let (life, foreign) = (self.life, &mut self.foreign);
+        self.known.retain(|at, known| {
             let counts = now < known.at + life;
-            if !counts && whose.last() != Some(worker) {
-                whose.push(*worker);
+            if !counts {
+                foreign.remove(at);
+                if whose.last() != Some(&at.0) {
+                    whose.push(at.0);
+                }
             }
             counts
         });
@@ -165,10 +176,10 @@ impl Reports {
 
     /// A worker has these ranks now, or none.
     pub(crate) fn keep(&mut self, worker: WorkerId, ranks: Option<Ranks>) {
-        let stays = |at: &(WorkerId, DpRank)| {
-            at.0 != worker || ranks.is_some_and(|ranks| ranks.has(at.1))
-        };
+        let stays =
+            |at: &(WorkerId, DpRank)| at.0 != worker || ranks.is_some_and(|ranks| ranks.has(at.1));
         self.known.retain(|at, _| stays(at));
+        self.foreign.retain(|at, _| stays(at));
         self.asked.retain(|at, _| stays(at));
         if self.known.is_empty() {
             self.first_end = None;
@@ -182,6 +193,8 @@ impl Reports {
     pub(crate) fn check(&self, has: impl Fn(WorkerId, DpRank) -> bool) {
         let all = self.known.keys().chain(self.asked.keys());
         all.for_each(|(worker, rank)| assert!(has(*worker, *rank), "a report of nobody"));
+        assert!(self.foreign.keys().all(|at| self.known.contains_key(at)), "load without a report");
+        assert!(self.foreign.values().all(|load| load.active_requests > 0), "load that is none");
         let ends = self.known.values().map(|known| known.at + self.life).min();
         assert_eq!(ends.is_some(), self.first_end.is_some(), "reports without an end");
         assert!(ends >= self.first_end, "a report that has ended and counts");
@@ -282,7 +295,9 @@ mod tests {
     #[test]
     fn f57_usage_that_is_no_share_is_none() {
         let mut reports = Reports::new(LIFE);
-        for (said, is) in [(f64::NAN, None), (f64::INFINITY, None), (-3.0, Some(0.0)), (1e9, Some(1.0))] {
+        for (said, is) in
+            [(f64::NAN, None), (f64::INFINITY, None), (-3.0, Some(0.0)), (1e9, Some(1.0))]
+        {
             let report = Report { kv_usage: Some(said), ..Report::default() };
             reports.hear(at(1), W, &ranks(1), report, 0, |_| 0);
             assert_eq!(reports.of(W).unwrap().report.kv_usage, is, "{said}");

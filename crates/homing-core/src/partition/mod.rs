@@ -44,8 +44,8 @@ use crate::time::Time;
 use crate::trust::Book;
 use decide::{No, standing};
 use lines::{Lines, Queued};
-pub use overload::{GAP, Overload};
 use overload::Detector;
+pub use overload::{GAP, Overload};
 use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -138,8 +138,10 @@ impl Detector {
     /// not a matter of requests.
     fn excess(&self, over: Overload, active: f64, mean: Option<f64>) -> Option<f64> {
         let s = &self.settings;
-        let requests = over.has(Overload::REQUESTS).then(|| s.recover * f64::from(s.active_requests));
-        let factor = mean.filter(|_| over.has(Overload::FACTOR)).map(|m| self.relative_recovered(m));
+        let requests =
+            over.has(Overload::REQUESTS).then(|| s.recover * f64::from(s.active_requests));
+        let factor =
+            mean.filter(|_| over.has(Overload::FACTOR)).map(|m| self.relative_recovered(m));
         let bounds = requests.into_iter().chain(factor);
         bounds.map(|bound| active - bound).reduce(f64::max)
     }
@@ -181,7 +183,9 @@ impl Partition {
     fn has(&self, row: &Row) -> Has {
         let id = row.info.id;
         let active = row.ranks.iter().map(|rank| u64::from(self.load_of(id, rank).active_requests));
-        let kv_usage = self.reports.of(id).and_then(|reported| reported.report.kv_usage);
+        let asks = self.detector.settings.kv_usage > 0.0;
+        let said = if asks { self.reports.of(id) } else { None };
+        let kv_usage = said.and_then(|said| said.report.kv_usage);
         Has { active: active.sum::<u64>() as f64 / f64::from(row.ranks.count()), kv_usage }
     }
 
@@ -299,7 +303,8 @@ mod tests {
     #[test]
     fn f16_who_has_as_much_to_do_as_all_the_others_is_not_overloaded() {
         let d = detector(OverloadSettings { factor: 1.1, recover: 0.5, ..Default::default() });
-        let course = [(200.0, None, Some(100.0)), (101.0, None, Some(100.0)), (100.0, None, Some(100.0))];
+        let course =
+            [(200.0, None, Some(100.0)), (101.0, None, Some(100.0)), (100.0, None, Some(100.0))];
         assert_eq!(verdicts(&d, &course), [4, 4, 0]);
     }
 

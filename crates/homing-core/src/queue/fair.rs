@@ -104,7 +104,9 @@ impl Turns {
     /// What is kept of a tenant that may wait for nothing any more.
     fn rest(&mut self, priority: i32, tenant: u64) {
         let Some(level) = self.levels.get_mut(&priority) else { return };
-        let Some(t) = level.tenants.get(&tenant).copied().filter(|t| t.waiting == 0) else { return };
+        let Some(t) = level.tenants.get(&tenant).copied().filter(|t| t.waiting == 0) else {
+            return;
+        };
         if t.next <= level.now {
             level.tenants.remove(&tenant);
             return;

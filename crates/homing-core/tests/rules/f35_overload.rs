@@ -266,7 +266,11 @@ fn f33_what_a_worker_says_and_what_it_has_to_do_both_count() {
     w.overload(home, Some(SECOND * 3));
     let lives = load(&w, home, 2);
     w.pass(SECOND * 3);
-    assert_eq!(w.turn(w.hard("s")).1, Outcome::Spilled, "what it said is over, and it has too much");
+    assert_eq!(
+        w.turn(w.hard("s")).1,
+        Outcome::Spilled,
+        "what it said is over, and it has too much"
+    );
     lives.into_iter().for_each(|l| w.finish(l));
     assert_eq!(w.turn(w.hard("s")), (home, Outcome::Hit));
     w.overload(home, Some(SECOND * 3));

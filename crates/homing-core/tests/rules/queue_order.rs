@@ -14,7 +14,11 @@ fn of(w: &World, priority: i32, tenant: u64) -> Ask {
 }
 
 /// Serves all who wait, one at a time; in which order.
-fn serve_all(w: &World, mut running: homing_core::ask::Live, waiting: Vec<(&str, Ticket)>) -> Vec<String> {
+fn serve_all(
+    w: &World,
+    mut running: homing_core::ask::Live,
+    waiting: Vec<(&str, Ticket)>,
+) -> Vec<String> {
     let mut waiting: BTreeMap<_, _> = waiting.into_iter().map(|(n, t)| (t.id(), (n, t))).collect();
     let mut order = Vec::new();
     while !waiting.is_empty() {
@@ -103,11 +107,8 @@ fn f42_a_full_queue_is_full_for_every_priority() {
 }
 
 fn by_prefill(tokens: u64) -> CoreSettings {
-    let queue = QueueSettings {
-        max_requests: 4,
-        busy_prefill_tokens: tokens,
-        ..QueueSettings::default()
-    };
+    let queue =
+        QueueSettings { max_requests: 4, busy_prefill_tokens: tokens, ..QueueSettings::default() };
     CoreSettings { queue, ..settings() }
 }
 

@@ -164,6 +164,9 @@ impl Fleet {
 }
 
 #[cfg(test)]
+#[path = "report_tests.rs"]
+mod report_tests;
+#[cfg(test)]
 #[path = "sources_tests.rs"]
 mod sources_tests;
 #[cfg(test)]

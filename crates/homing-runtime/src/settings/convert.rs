@@ -38,6 +38,8 @@ from_value! {
     bool: Value::Bool(yes) => Some(yes),
     u16: Value::Int(number) => number.try_into().ok(),
     u32: Value::Int(number) => number.try_into().ok(),
+    u64: Value::Int(number) => number.try_into().ok(),
+    f64: Value::Float(number) => Some(number),
     usize: Value::Int(number) | Value::Size(number) => number.try_into().ok(),
     Duration: Value::Duration(span) => Some(span),
     SocketAddr: Value::Listen(address) => Some(address),
@@ -122,8 +124,7 @@ pub(super) fn convert(
                 .filter(|bound| *bound > 0),
         },
         overload: Overload {
-            active_requests: Some(top.read("overload.active_requests")?)
-                .filter(|bound| *bound > 0),
+            active_requests: Some(top.read("overload.active_requests")?).filter(|bound| *bound > 0),
             kv_usage: top.read("overload.kv_usage")?,
             factor: top.read("overload.factor")?,
             recover: top.read("overload.recover")?,

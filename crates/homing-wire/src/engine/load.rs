@@ -65,7 +65,8 @@ impl Exposition<'_> {
         (!loads.is_empty()).then(|| EngineLoad {
             running: sum(|load| load.running),
             waiting: sum(|load| load.waiting),
-            kv_usage: (!usages.is_empty()).then(|| usages.iter().sum::<f64>() / usages.len() as f64),
+            kv_usage: (!usages.is_empty())
+                .then(|| usages.iter().sum::<f64>() / usages.len() as f64),
         })
     }
 

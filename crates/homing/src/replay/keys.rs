@@ -262,11 +262,7 @@ impl Keys {
                 number(self.overload_active_requests),
                 "--overload-active-requests",
             ),
-            (
-                "overload.factor",
-                self.overload_factor.map(|f| f.to_string()),
-                "--overload-factor",
-            ),
+            ("overload.factor", self.overload_factor.map(|f| f.to_string()), "--overload-factor"),
         ];
         let given = all.into_iter().filter_map(|(key, value, flag)| Some((key, value?, flag)));
         let given: Vec<_> = given.collect();
@@ -315,7 +311,9 @@ impl Keys {
             max_queued: self.max_queued.or(plan.max_queued),
             busy_active_requests: self.busy_active_requests.or(plan.busy_active_requests),
             queue: self.queue.or(plan.queue),
-            overload_active_requests: self.overload_active_requests.or(plan.overload_active_requests),
+            overload_active_requests: self
+                .overload_active_requests
+                .or(plan.overload_active_requests),
             overload_factor: self.overload_factor.or(plan.overload_factor),
             replicas: self.replicas.or(plan.replicas),
             events: self.events.or(plan.events),

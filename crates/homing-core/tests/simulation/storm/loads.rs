@@ -113,9 +113,8 @@ impl Storm {
             let said = |t: &Target| self.loads[pool].reports.get(t)?.kv_usage;
             let usages: Vec<f64> = row.targets.iter().filter_map(said).collect();
             let usage = usages.iter().sum::<f64>() / usages.len() as f64;
-            let beyond = |was, value: f64, bound: f64| {
-                value >= bound || (was && value > s.recover * bound)
-            };
+            let beyond =
+                |was, value: f64, bound: f64| value >= bound || (was && value > s.recover * bound);
             let is = [
                 s.active_requests > 0 && beyond(was[0], active, f64::from(s.active_requests)),
                 s.kv_usage > 0.0 && !usages.is_empty() && beyond(was[1], usage, s.kv_usage),
@@ -135,7 +134,8 @@ impl Storm {
     pub(super) fn check_loads(&mut self) {
         let mut seen = Vec::new();
         for v in self.core.workers() {
-            let pool = usize::from(v.models.first().is_some_and(|m| m.starts_with(super::POOLS[1])));
+            let pool =
+                usize::from(v.models.first().is_some_and(|m| m.starts_with(super::POOLS[1])));
             let is = self.loads[pool].over.get(&v.info.id).copied().unwrap_or_default();
             let words = ["active_requests", "kv_usage", "factor"];
             let due: Vec<_> = words.into_iter().zip(is).filter(|w| w.1).map(|w| w.0).collect();
@@ -162,9 +162,9 @@ impl Storm {
         let kv_usage = one(&mut self.dice, &[None, Some(0.2), Some(0.6), Some(0.95), Some(7.0)]);
         let [running, waiting] = [0; 2].map(|_| self.dice.below(5) as u32);
         let report = Report { running, waiting, kv_usage };
-        let pool = POOLS_OF.into_iter().find(|pool| {
-            v.models.first().is_some_and(|m| m.starts_with(super::POOLS[*pool]))
-        });
+        let pool = POOLS_OF
+            .into_iter()
+            .find(|pool| v.models.first().is_some_and(|m| m.starts_with(super::POOLS[*pool])));
         self.log(format_args!("{:?} {rank:?} reports {report:?}", v.info.id));
         self.core.expect_report(v.info.id);
         self.core.handle_report(self.now, v.info.id, rank, report);
