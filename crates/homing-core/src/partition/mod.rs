@@ -10,6 +10,7 @@
 //! * `loads`: what targets have to do, by our bookings and by what engines report;
 //! * `overload`: who has too much of it;
 //! * `pace`: how fast places get free;
+//! * `shown`: what metrics and people see of it;
 //! * `check`: what must always be true;
 //! * `wake`: who is busy or overloaded, and who is woken when that changes.
 
@@ -21,10 +22,10 @@ mod overload;
 mod pace;
 mod place;
 mod running;
+mod shown;
 mod wake;
 
 use crate::affinity::merge::{Merged, Update};
-use crate::affinity::outcome::Counters;
 use crate::affinity::{Check, Outcome, Rules, Table};
 use crate::ask::{
     Abandon, Admission, Ask, Cause, Checked, Claim, Dispatch, Failure, Grant, Held, Live, Output,
@@ -35,7 +36,7 @@ use crate::dice::SplitMix;
 use crate::fleet::{Row, State};
 use crate::ids::{NameId, PartitionId, Role, WorkerId};
 use crate::load::pace::Learned;
-use crate::load::report::{Reported, Reports};
+use crate::load::report::Reports;
 use crate::load::{Ledger, Load};
 use crate::queue::Line;
 use crate::select::policy::Policy;
@@ -47,6 +48,7 @@ use lines::{Lines, Queued};
 use overload::Detector;
 pub use overload::{GAP, Overload};
 use pace::Pace;
+pub use shown::{Stats, WorkerLoad};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bindings that one tick drops at most, so that no request waits behind an expiry storm (R14): of a
@@ -58,23 +60,6 @@ const WAKE_AT_ONCE: usize = 1024;
 const USUAL_ANSWER: f32 = 200.0;
 /// Workers that are known and serve nothing known yet.
 pub(crate) type Unplaced = BTreeMap<WorkerId, Row>;
-
-/// What a partition counts, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Sessions bound.
-    pub bindings: usize,
-    /// Leases and bound holds.
-    pub leases: usize,
-    /// Requests in the queue.
-    pub waiting: usize,
-    /// Requests placed and not ended.
-    pub bookings: usize,
-    /// What happened in the table.
-    pub table: Counters,
-    /// Requests by what happened to their session, in the order of [`Outcome::ALL`].
-    pub outcomes: [u64; Outcome::COUNT],
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -120,23 +105,6 @@ pub struct Partition {
     /// How often invariants could have been looked at.
     #[cfg(debug_assertions)]
     calls: u32,
-}
-
-/// One worker's part in a partition, as the admin API shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct WorkerLoad {
-    /// What it has to do.
-    pub load: Load,
-    /// Sessions that live there.
-    pub bindings: u32,
-    /// It counts as overloaded, as of the last time that the partition was told.
-    pub shed: bool,
-    /// Until when, where it has said so itself.
-    pub shed_until: Option<Time>,
-    /// Why, where it has too much to do.
-    pub overload: Overload,
-    /// What its engine has reported lately.
-    pub reported: Option<Reported>,
 }
 
 impl Partition {
@@ -506,34 +474,6 @@ impl Partition {
     /// The sessions, to remove one.
     pub fn table_mut(&mut self) -> Option<&mut Table> {
         self.table.as_mut()
-    }
-
-    /// A worker's part.
-    #[must_use]
-    pub fn worker_load(&self, worker: WorkerId) -> WorkerLoad {
-        let ranks = self.row(worker).map(|row| row.ranks).unwrap_or_default();
-        WorkerLoad {
-            load: ranks.iter().map(|rank| self.ledger.of(worker, rank)).sum(),
-            bindings: self.table.as_ref().map_or(0, |t| t.bindings_of(worker)),
-            shed: self.shed_until(Some(worker)).is_some() || !self.detector.of(worker).is_none(),
-            shed_until: self.shed_until(Some(worker)),
-            overload: self.detector.of(worker),
-            reported: self.reports.of(worker),
-        }
-    }
-
-    /// What it counts.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let table = self.table.as_ref();
-        Stats {
-            bindings: table.map_or(0, Table::bindings),
-            leases: table.map_or(0, Table::leases),
-            waiting: self.lines.len(),
-            bookings: self.ledger.bookings(),
-            table: table.map(Table::counters).unwrap_or_default(),
-            outcomes: self.outcomes,
-        }
     }
 
     /// Whether the request has a session, as far as anybody is concerned (R02).
