@@ -83,9 +83,9 @@ def test_an_overloaded_home_spills_and_has_its_sessions_back_when_it_has_recover
 class Stranger:
     """A client that asks an engine directly, for a long answer: it is there until it leaves."""
 
-    def __init__(self, mock, words=40):
+    def __init__(self, mock, words=40, most=4000):
         self._conn = http.client.HTTPConnection("127.0.0.1", mock.port, timeout=60)
-        body = {"model": MODEL, "stream": True, "max_tokens": 4000, "ignore_eos": True,
+        body = {"model": MODEL, "stream": True, "max_tokens": most, "ignore_eos": True,
                 "messages": [{"role": "user", "content": " ".join(f"word{i}" for i in range(words))}]}
         self._conn.request("POST", CHAT, json.dumps(body), {"content-type": "application/json"})
         self._res = self._conn.getresponse()
@@ -136,10 +136,11 @@ def test_strangers_make_a_worker_busy_and_overloaded_and_it_recovers():
         strangers.pop().leave()
         assert turn.result()[0] == 200
         strangers.pop().leave()
-    extra = PROBES + "[overload]\nactive_requests = 2\nkv_usage = 0.5\n"
-    with Mock("--blocks", "64") as mock, Serve([mock], extra=extra) as router:
+    extra = PROBES + "[overload]\nactive_requests = 2\nkv_usage = 0.3\n"
+    # Slow, so that an answer which must fit into its small cache takes long enough all the same.
+    with Mock("--blocks", "128", "--speedup", "0.1") as mock, Serve([mock], extra=extra) as router:
         for words, why in ((1, "active_requests"), (300, "kv_usage")):
-            strangers = [Stranger(mock, words) for _ in range(2 if words == 1 else 1)]
+            strangers = [Stranger(mock, words, most=600) for _ in range(2 if words == 1 else 1)]
             eventually(lambda: state(router)["overloaded_by"] == [why], f"overloaded by {why}")
             assert state(router)["state"] == "overloaded"
             status, headers, body = router.post(CHAT, chat_body(max_tokens=2))
