@@ -45,6 +45,37 @@ struct Known {
     at: Time,
 }
 
+/// What a request weighs of which only a report tells: as the mean of ours, past its first token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usual {
+    /// Tokens of its prompt,
+    pub(crate) tokens: u64,
+    /// and KV blocks.
+    pub(crate) blocks: u64,
+}
+
+impl Usual {
+    /// Another one has been placed: the mean follows the last few; the first one is all that is known.
+    pub(crate) fn add(&mut self, tokens: u64, blocks: u64) {
+        if self.tokens == 0 {
+            *self = Self { tokens, blocks };
+        } else {
+            self.tokens = (self.tokens * 7 + tokens) / 8;
+            self.blocks = (self.blocks * 7 + blocks) / 8;
+        }
+    }
+
+    fn times(self, n: u32) -> Load {
+        Load {
+            active_requests: n,
+            decoding: n,
+            blocks: self.blocks.saturating_mul(u64::from(n)),
+            context: self.tokens.saturating_mul(u64::from(n)),
+            ..Load::default()
+        }
+    }
+}
+
 /// The reports of one partition's workers.
 #[derive(Debug)]
 pub(crate) struct Reports {
@@ -79,14 +110,14 @@ impl Reports {
     }
 
     /// An engine's report of these ranks: each has its part of it. `ours` says what is booked on one, and a
-    /// request that is not ours counts as `blocks`. True if a target shows less load than before.
+    /// request that is not ours weighs as a `usual` one. True if a target shows less load than before.
     pub(crate) fn hear(
         &mut self,
         now: Time,
         worker: WorkerId,
         ranks: &[DpRank],
         report: Report,
-        blocks: u64,
+        usual: Usual,
         ours: impl Fn(DpRank) -> u32,
     ) -> bool {
         let n = u32::try_from(ranks.len()).unwrap_or(u32::MAX).max(1);
@@ -104,8 +135,7 @@ impl Reports {
             let active_requests = part(foreign, i);
             eased |= self.foreign(worker, *rank).active_requests > active_requests;
             if active_requests > 0 {
-                let blocks = blocks.saturating_mul(u64::from(active_requests));
-                self.foreign.insert(at, Load { active_requests, blocks, ..Load::default() });
+                self.foreign.insert(at, usual.times(active_requests));
             } else {
                 self.foreign.remove(&at);
             }
@@ -216,6 +246,10 @@ mod tests {
         Report { running, waiting, kv_usage: Some(0.5) }
     }
 
+    fn of(blocks: u64) -> Usual {
+        Usual { tokens: 16 * blocks, blocks }
+    }
+
     fn ranks(n: u16) -> Vec<DpRank> {
         (0..n).map(DpRank).collect()
     }
@@ -228,9 +262,10 @@ mod tests {
     fn only_what_is_beyond_our_bookings_counts_and_never_less_than_nothing() {
         let mut reports = Reports::new(LIFE);
         for (ours, foreign) in [(0, 5), (2, 3), (5, 0), (9, 0)] {
-            reports.hear(at(1), W, &ranks(1), said(4, 1), 7, |_| ours);
+            reports.hear(at(1), W, &ranks(1), said(4, 1), of(7), |_| ours);
             let load = reports.foreign(W, DpRank(0));
             assert_eq!((load.active_requests, load.blocks), (foreign, 7 * u64::from(foreign)));
+            assert_eq!((load.decoding, load.context), (foreign, 16 * load.blocks));
             assert_eq!(load.prefill_tokens, 0);
         }
         let other = reports.foreign(WorkerId(4), DpRank(0));
@@ -243,23 +278,23 @@ mod tests {
         reports.ended(W, DpRank(0));
         reports.ask(W, Ranks::new(0, 1));
         (0..3).for_each(|_| reports.ended(W, DpRank(0)));
-        reports.hear(at(1), W, &ranks(1), said(5, 0), 0, |_| 1);
+        reports.hear(at(1), W, &ranks(1), said(5, 0), of(0), |_| 1);
         assert_eq!(active(&reports, 1), [1]);
         // The next page comes by itself.
-        reports.hear(at(2), W, &ranks(1), said(5, 0), 0, |_| 1);
+        reports.hear(at(2), W, &ranks(1), said(5, 0), of(0), |_| 1);
         assert_eq!(active(&reports, 1), [4]);
     }
 
     #[test]
     fn a_report_of_all_ranks_is_shared_among_them() {
         let mut reports = Reports::new(LIFE);
-        reports.hear(at(1), W, &ranks(3), said(6, 5), 1, |rank| u32::from(rank.0));
+        reports.hear(at(1), W, &ranks(3), said(6, 5), of(1), |rank| u32::from(rank.0));
         assert_eq!(active(&reports, 3), [3, 3, 2]);
         let all = reports.of(W).unwrap();
         assert_eq!((all.report, all.at, all.foreign), (said(6, 5), at(1), 8));
         // One by one, it is the sum, as of the oldest, and the mean of what they use.
         let full = Report { kv_usage: Some(1.0), ..said(1, 0) };
-        reports.hear(at(2), W, &[DpRank(2)], full, 1, |_| 0);
+        reports.hear(at(2), W, &[DpRank(2)], full, of(1), |_| 0);
         let all = reports.of(W).unwrap();
         assert_eq!((all.report.running, all.report.waiting, all.at), (5, 4, at(1)));
         assert!((all.report.kv_usage.unwrap() - 2.0 / 3.0).abs() < 1e-9);
@@ -269,8 +304,8 @@ mod tests {
     fn f35_a_report_ends() {
         let mut reports = Reports::new(LIFE);
         assert_eq!((reports.first_end(), reports.expire(at(99)).len()), (None, 0));
-        reports.hear(at(1), W, &[DpRank(0)], said(2, 0), 0, |_| 0);
-        reports.hear(at(5), W, &[DpRank(1)], said(2, 0), 0, |_| 0);
+        reports.hear(at(1), W, &[DpRank(0)], said(2, 0), of(0), |_| 0);
+        reports.hear(at(5), W, &[DpRank(1)], said(2, 0), of(0), |_| 0);
         assert_eq!(reports.first_end(), Some(at(16)));
         assert!(reports.expire(at(15)).is_empty());
         assert_eq!(reports.expire(at(16)).as_slice(), [W]);
@@ -284,7 +319,7 @@ mod tests {
     fn what_has_departed_has_no_report() {
         let mut reports = Reports::new(LIFE);
         reports.ask(W, Ranks::new(0, 3));
-        reports.hear(at(1), W, &ranks(2), said(2, 0), 0, |_| 0);
+        reports.hear(at(1), W, &ranks(2), said(2, 0), of(0), |_| 0);
         reports.keep(W, Some(Ranks::new(1, 1)));
         reports.check(|_, rank| rank == DpRank(1));
         assert_eq!(active(&reports, 3), [0, 1, 0]);
@@ -299,7 +334,7 @@ mod tests {
             [(f64::NAN, None), (f64::INFINITY, None), (-3.0, Some(0.0)), (1e9, Some(1.0))]
         {
             let report = Report { kv_usage: Some(said), ..Report::default() };
-            reports.hear(at(1), W, &ranks(1), report, 0, |_| 0);
+            reports.hear(at(1), W, &ranks(1), report, of(0), |_| 0);
             assert_eq!(reports.of(W).unwrap().report.kv_usage, is, "{said}");
         }
     }
@@ -307,7 +342,7 @@ mod tests {
     #[test]
     fn it_says_whether_there_is_less_to_do_than_before() {
         let mut reports = Reports::new(LIFE);
-        let mut hear = |n| reports.hear(at(1), W, &ranks(1), said(n, 0), 0, |_| 0);
+        let mut hear = |n| reports.hear(at(1), W, &ranks(1), said(n, 0), of(0), |_| 0);
         let _first = hear(3);
         assert_eq!([hear(3), hear(4), hear(2)], [false, false, true]);
     }

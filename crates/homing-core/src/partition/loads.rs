@@ -1,9 +1,10 @@
 //! What targets have to do: our bookings, and what engines report beyond them. Whatever changes it goes through
-//! here, so that verdicts on overload, the pace and those who wait hear of it.
+//! here, so that verdicts on overload, the turnover and those who wait hear of it.
 
 use super::Partition;
 use crate::ask::{Cause, Grant};
 use crate::ids::{DpRank, WorkerId};
+use crate::load::pace::Decoded;
 use crate::load::report::Report;
 use crate::load::{Booking, Load};
 use crate::time::Time;
@@ -28,23 +29,24 @@ impl Partition {
     pub(super) fn booked(&mut self, grant: &Grant) {
         let forecast = &grant.forecast;
         let size = if forecast.exact { forecast.block_size.max(1) } else { USUAL_BLOCK };
-        let blocks = u64::from(forecast.tokens.div_ceil(size));
-        // The mean of the last few; the first one is all that is known.
-        self.usual_blocks = match self.usual_blocks {
-            0 => blocks,
-            usual => (usual * 7 + blocks) / 8,
-        };
-        self.weigh(Some(grant.worker.id));
+        self.usual.add(u64::from(forecast.tokens), u64::from(forecast.tokens.div_ceil(size)));
+        self.reassess(Some(grant.worker.id));
     }
 
-    /// A booking ends, for whatever reason; whom it was on.
-    pub(super) fn free(&mut self, now: Time, booking: Booking, rank: DpRank) -> WorkerId {
+    /// A booking ends, for whatever reason; whom it was on, and how long its tokens took, if they say something.
+    pub(super) fn free(
+        &mut self,
+        now: Time,
+        booking: Booking,
+        rank: DpRank,
+    ) -> (WorkerId, Option<Decoded>) {
         self.note_time(now);
-        let worker = self.ledger.free(booking);
+        let (worker, decoded) = self.ledger.free(now, booking);
         self.reports.ended(worker, rank);
-        self.pace.ended(now, self.lines.len() > 0 || self.detector.any() || !self.shed.is_empty());
-        self.weigh(Some(worker));
-        worker
+        self.turnover
+            .ended(now, self.lines.len() > 0 || self.detector.any() || !self.shed.is_empty());
+        self.reassess(Some(worker));
+        (worker, decoded)
     }
 
     /// A prompt has been computed: where that makes a worker busy, it may be so no longer.
@@ -70,10 +72,10 @@ impl Partition {
         if there.is_empty() {
             return;
         }
-        let (ledger, blocks) = (&self.ledger, self.usual_blocks);
+        let (ledger, usual) = (&self.ledger, self.usual);
         let ours = |rank| ledger.of(worker, rank).active_requests;
-        let eased = self.reports.hear(self.latest, worker, &there, report, blocks, ours);
-        self.weigh(Some(worker));
+        let eased = self.reports.hear(self.latest, worker, &there, report, usual, ours);
+        self.reassess(Some(worker));
         if eased {
             self.wake_all(Some(worker));
         }
@@ -103,7 +105,7 @@ impl Partition {
 
     /// How long it may take until so many more have ended.
     fn guess(&self, now: Time, ends: f64) -> Option<Duration> {
-        self.pace.takes(now, ends).map(|takes| takes.min(LONGEST_GUESS))
+        self.turnover.takes(now, ends).map(|takes| takes.min(LONGEST_GUESS))
     }
 
     /// How long an overloaded worker is likely to stay so.

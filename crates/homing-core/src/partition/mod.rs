@@ -9,7 +9,7 @@
 //! * `lines`: who waits for what;
 //! * `loads`: what targets have to do, by our bookings and by what engines report;
 //! * `overload`: who has too much of it;
-//! * `pace`: how fast places get free;
+//! * `turnover`: how fast places get free;
 //! * `shown`: what metrics and people see of it;
 //! * `check`: what must always be true;
 //! * `wake`: who is busy or overloaded, and who is woken when that changes.
@@ -19,10 +19,10 @@ mod decide;
 mod lines;
 mod loads;
 mod overload;
-mod pace;
 mod place;
 mod running;
 mod shown;
+mod turnover;
 mod wake;
 
 use crate::affinity::merge::{Merged, Update};
@@ -35,9 +35,9 @@ use crate::blame::Reuse;
 use crate::dice::SplitMix;
 use crate::fleet::{Row, State};
 use crate::ids::{NameId, PartitionId, Role, WorkerId};
+use crate::load::Ledger;
 use crate::load::pace::Learned;
-use crate::load::report::Reports;
-use crate::load::{Ledger, Load};
+use crate::load::report::{Reports, Usual};
 use crate::queue::Line;
 use crate::select::policy::Policy;
 use crate::settings::{CoreSettings, Mode, OnDown, OnFailure, OnOverload};
@@ -47,9 +47,9 @@ use decide::{No, standing};
 use lines::{Lines, Queued};
 use overload::Detector;
 pub use overload::{GAP, Overload};
-use pace::Pace;
 pub use shown::{Stats, WorkerLoad};
 use std::collections::{BTreeMap, BTreeSet};
+use turnover::Turnover;
 
 /// Bindings that one tick drops at most, so that no request waits behind an expiry storm (R14): of a
 /// large table each costs a few cache misses, 0.3 us.
@@ -74,14 +74,14 @@ pub struct Partition {
     ledger: Ledger,
     /// What engines say that they have to do.
     reports: Reports,
-    /// Blocks of a usual request: what one weighs that is known by a report alone.
-    usual_blocks: u64,
+    /// What a request weighs that is known by a report alone.
+    usual: Usual,
     lines: Lines,
     /// Workers that answered that they are overloaded, and until when that counts.
     shed: Vec<(WorkerId, Time)>,
     /// Workers that have too much to do.
     detector: Detector,
-    pace: Pace,
+    turnover: Turnover,
     /// The latest time that it was told.
     latest: Time,
     policy: Box<dyn Policy>,
@@ -133,11 +133,11 @@ impl Partition {
             table: affinity.ttl_of(role).map(|ttl| Table::new(rules(ttl), writer)),
             ledger: Ledger::default(),
             reports: Reports::new(settings.report_life),
-            usual_blocks: 0,
+            usual: Usual::default(),
             lines: Lines::new(id, settings.queue.max_requests),
             shed: Vec::new(),
             detector: Detector::new(settings.overload),
-            pace: Pace::default(),
+            turnover: Turnover::default(),
             latest: Time::ZERO,
             policy,
             dice: SplitMix::new(seed),
@@ -197,7 +197,7 @@ impl Partition {
             }
             Err(i) => self.rows.insert(i, row),
         }
-        self.weigh(Some(id));
+        self.reassess(Some(id));
         self.wake_all(Some(id));
     }
 
@@ -212,7 +212,7 @@ impl Partition {
         self.paces.retain(|(w, _)| *w != worker);
         self.worker_lost = true;
         self.shake_homes();
-        self.weigh(None);
+        self.reassess(None);
         self.wake_all(Some(worker));
     }
 
@@ -270,7 +270,7 @@ impl Partition {
     pub fn retry(&mut self, now: Time, checked: Checked, failure: Failure) -> Admission {
         self.note_time(now);
         let Grant { mut ask, worker, rank, booking, claim, .. } = checked.0;
-        self.free(now, booking, rank);
+        let _ = self.free(now, booking, rank);
         let past = &mut ask.past;
         past.attempts += 1;
         past.failure = Some(failure);
@@ -333,7 +333,7 @@ impl Partition {
             return Dispatch::Go(Checked(grant));
         }
         let Grant { mut ask, worker, rank, booking, claim, .. } = grant;
-        self.free(now, booking, rank);
+        let _ = self.free(now, booking, rank);
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, claim) {
             ask.past.had_binding |= hold.had_binding();
             table.release(now, hold, false);
@@ -377,7 +377,7 @@ impl Partition {
     /// A grant comes to nothing: releases the hold and the booking, binds nothing (R12).
     pub fn abandon(&mut self, now: Time, held: Held, why: Abandon) -> Outcome {
         let (Held::Grant(grant) | Held::Checked(Checked(grant))) = held;
-        self.free(now, grant.booking, grant.rank);
+        let _ = self.free(now, grant.booking, grant.rank);
         let outcome = if self.has_session(&grant.ask) { Outcome::Unbound } else { Outcome::None };
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, grant.claim) {
             table.release(now, hold, why != Abandon::NotDispatched);

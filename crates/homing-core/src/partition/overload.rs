@@ -158,7 +158,7 @@ struct Has {
 impl Partition {
     /// What changes a verdict has changed: at this worker, or everywhere. Wakes those who waited for what is
     /// over.
-    pub(super) fn weigh(&mut self, worker: Option<WorkerId>) {
+    pub(super) fn reassess(&mut self, worker: Option<WorkerId>) {
         if self.detector.is_off() {
             return;
         }

@@ -112,7 +112,7 @@ impl Partition {
             }
         }
         for worker in self.reports.expire(self.latest) {
-            self.weigh(Some(worker));
+            self.reassess(Some(worker));
             self.wake_all(Some(worker));
         }
         if self.lines.any_tied() {

@@ -120,7 +120,7 @@ fn queue_a_rank_is_busy_with_prefill_until_the_first_token() {
     let (_, _, b) = w.start(w.plain());
     let ticket = w.waiting(w.plain());
     assert_eq!(w.woken(), None);
-    w.core.progress(&a, Step::FirstToken);
+    w.core.progress(w.now, &a, Step::FirstToken);
     w.core.check();
     let (c, _) = w.commit(w.go(w.claimed(ticket)));
     let [d, e] = [0; 2].map(|_| w.waiting(w.plain()));

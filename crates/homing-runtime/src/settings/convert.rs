@@ -4,8 +4,8 @@ use super::problem::{Fault, Problem, Problems};
 use super::raw::{Group, POLICY, Raw, is_settable};
 use super::types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
-    OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing, Settings, Soft,
-    Subagents, Upstream, Verify,
+    OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing, Settings,
+    Soft, Subagents, Upstream, Verify,
 };
 use super::value::Value;
 use super::{Effective, KEYS, Origin, Policies, Status, worker};

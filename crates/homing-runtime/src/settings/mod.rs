@@ -51,8 +51,8 @@ pub use reference::reference_markdown;
 pub use table::{KEYS, SECTIONS};
 pub use types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, Model,
-    OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing, Settings, Soft,
-    Subagents, Upstream, Verify, Worker,
+    OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing,
+    Settings, Soft, Subagents, Upstream, Verify, Worker,
 };
 pub use worker::{UrlError, WorkerUrl};
 

@@ -12,14 +12,14 @@ const NEWEST: f64 = 0.125;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct Turnover {
     /// Mean time between two requests that end, in microseconds.
     gap: Option<f64>,
     /// The last that ended while there were too few places.
     last: Option<Time>,
 }
 
-impl Pace {
+impl Turnover {
     /// A request has ended; whether there are too few places now.
     pub(super) fn ended(&mut self, now: Time, scarce: bool) {
         if let Some(last) = self.last {
@@ -58,37 +58,37 @@ mod tests {
 
     #[test]
     fn nothing_measured_says_nothing() {
-        let mut pace = Pace::default();
-        pace.ended(at(5), false);
-        pace.ended(at(9), true);
-        assert_eq!(pace.takes(at(10), 3.0), None);
+        let mut turnover = Turnover::default();
+        turnover.ended(at(5), false);
+        turnover.ended(at(9), true);
+        assert_eq!(turnover.takes(at(10), 3.0), None);
     }
 
     #[test]
     fn the_mean_follows_what_is_measured_while_places_are_scarce() {
-        let mut pace = Pace::default();
+        let mut turnover = Turnover::default();
         for i in 0..50 {
-            pace.ended(at(i * 1000), true);
+            turnover.ended(at(i * 1000), true);
         }
-        assert_eq!(pace.takes(at(49_000), 3.0), Some(SECOND * 3));
+        assert_eq!(turnover.takes(at(49_000), 3.0), Some(SECOND * 3));
         // An idle hour is no gap.
-        pace.ended(at(50_000), false);
-        pace.ended(at(3_650_000), true);
-        assert_eq!(pace.takes(at(3_650_000), 2.0), Some(SECOND * 2));
+        turnover.ended(at(50_000), false);
+        turnover.ended(at(3_650_000), true);
+        assert_eq!(turnover.takes(at(3_650_000), 2.0), Some(SECOND * 2));
         // Twice as fast.
         for i in 1..100 {
-            pace.ended(at(3_650_000 + i * 500), true);
+            turnover.ended(at(3_650_000 + i * 500), true);
         }
-        let two = pace.takes(at(3_699_500), 2.0).unwrap();
+        let two = turnover.takes(at(3_699_500), 2.0).unwrap();
         assert!((two.as_secs_f64() - 1.0).abs() < 0.001, "{two:?}");
     }
 
     #[test]
     fn when_nothing_ends_any_more_it_takes_longer() {
-        let mut pace = Pace::default();
-        pace.ended(at(0), true);
-        pace.ended(at(1000), true);
-        assert_eq!(pace.takes(at(1900), 1.0), Some(SECOND));
-        assert_eq!(pace.takes(at(10_000), 1.0), Some(SECOND * 2));
+        let mut turnover = Turnover::default();
+        turnover.ended(at(0), true);
+        turnover.ended(at(1000), true);
+        assert_eq!(turnover.takes(at(1900), 1.0), Some(SECOND));
+        assert_eq!(turnover.takes(at(10_000), 1.0), Some(SECOND * 2));
     }
 }
