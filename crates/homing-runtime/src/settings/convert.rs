@@ -38,7 +38,7 @@ from_value! {
     bool: Value::Bool(yes) => Some(yes),
     u16: Value::Int(number) => number.try_into().ok(),
     u32: Value::Int(number) => number.try_into().ok(),
-    u64: Value::Int(number) => number.try_into().ok(),
+    u64: Value::Int(number) => Some(number),
     f64: Value::Float(number) => Some(number),
     usize: Value::Int(number) | Value::Size(number) => number.try_into().ok(),
     Duration: Value::Duration(span) => Some(span),
