@@ -53,6 +53,10 @@ pub struct Ask {
     pub deadline: Option<Time>,
     /// For its record.
     pub note: Note,
+    /// Of those who wait the higher goes first.
+    pub priority: i32,
+    /// Whose it is: of those who wait with one priority tenants take turns. All alike where there are none.
+    pub tenant: u64,
     pub(crate) past: Past,
 }
 
@@ -157,6 +161,8 @@ impl Ask {
             overlaps: Overlaps::new(),
             deadline: None,
             note: Note::default(),
+            priority: 0,
+            tenant: 0,
             past: Past::default(),
         }
     }
@@ -398,7 +404,8 @@ pub struct Refusal {
     pub outcome: Outcome,
     /// A Hard session's live home is the reason: `affinity.reject_as` says how that is told.
     pub bound: bool,
-    /// When those who are overloaded may be asked again, where that is the reason.
+    /// When to come again: where it is overload, when the first of them is likely to have recovered; where the
+    /// queue is full, when those who wait are likely to be served, once that has been measured.
     pub retry_after: Option<Duration>,
 }
 

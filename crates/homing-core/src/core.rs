@@ -10,6 +10,7 @@
 //! * `kv`: the slices;
 //! * `trust`: what engines say of predictions;
 //! * `decisions`: the records of what was decided;
+//! * `views`: what people see of workers and partitions;
 //! * `sessions`: what people ask of sessions, and what is kept and shared of them.
 
 mod decisions;
@@ -18,30 +19,29 @@ mod known;
 mod kv;
 mod sessions;
 mod trust;
+mod views;
 
 pub use decisions::{Decision, RecordUse};
 pub use known::IndexUse;
 pub use sessions::{Cursor, Publication, Received, WALK_AT_ONCE};
+pub use views::{PartitionView, WorkerView};
 
 use crate::affinity::Outcome;
 use crate::ask::{
     Abandon, Admission, Ask, Checked, Dispatch, Failure, Grant, Held, Live, Output, Step, Ticket,
 };
 use crate::explain::Preview;
-use crate::fleet::{
-    Cache, Drain, FleetChange, FleetEvent, Probe, Ranks, Registry, Route, RouteError, Row, State,
-    WorkerInfo,
-};
+use crate::fleet::{FleetChange, FleetEvent, Probe, Registry, Route, RouteError};
 use crate::hash::Prompt;
 use crate::ids::{PartitionId, Role, WorkerId};
 use crate::index::chain::ChainReader;
 use crate::index::seen::Seen;
 use crate::index::{ChainIndex, Overlaps, RecencyIndex};
-use crate::partition::{Partition, Stats, WorkerLoad};
+use crate::partition::Partition;
 use crate::select::policy::{Policy, built_in};
 use crate::settings::CoreSettings;
 use crate::time::Time;
-use crate::trust::{TrustView, Turn};
+use crate::trust::Turn;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use sessions::Aside;
 use std::sync::Arc;
@@ -143,46 +143,6 @@ impl std::fmt::Debug for Policies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Policies")
     }
-}
-
-/// One worker as the admin API shows it.
-#[derive(Clone, Debug)]
-pub struct WorkerView {
-    /// Who.
-    pub info: Arc<WorkerInfo>,
-    /// How it is.
-    pub state: State,
-    /// Its data-parallel ranks.
-    pub ranks: Ranks,
-    /// It gets no new sessions.
-    pub drain: Option<Drain>,
-    /// The names that it serves.
-    pub models: Vec<Arc<str>>,
-    /// Its part in its partition.
-    pub part: WorkerLoad,
-    /// Blocks of its cache that the index knows: in device memory,
-    pub cached_blocks: usize,
-    /// in host memory,
-    pub host_blocks: usize,
-    /// and farther away.
-    pub disk_blocks: usize,
-    /// Chunks of text that it was sent and is thought to have still.
-    pub cached_chunks: usize,
-    /// How its cache is known.
-    pub cache: Cache,
-    /// How far that is believed, for each shape of which something is known.
-    pub trust: Vec<TrustView>,
-}
-
-/// One partition as metrics and the admin API show it.
-#[derive(Clone, Debug)]
-pub struct PartitionView {
-    /// Its pool's name: the base model.
-    pub pool: Arc<str>,
-    /// Its role.
-    pub role: Role,
-    /// What it counts.
-    pub stats: Stats,
 }
 
 impl SelectionCore {
@@ -397,44 +357,6 @@ impl SelectionCore {
 
     // === what people ask ===
 
-    /// Every worker.
-    #[must_use]
-    pub fn workers(&self) -> Vec<WorkerView> {
-        let registry = self.registry.read();
-        let view = |(row, place, models): (Row, Option<PartitionId>, _)| {
-            let cell = place.and_then(|p| self.cell(p));
-            let id = row.info.id;
-            let held = cell.as_ref().map_or([0; 3], |c| c.index.lock().held(id));
-            let [cached_blocks, host_blocks, disk_blocks] = held;
-            let state = |c: &Arc<Cell>| {
-                let state = c.state.lock();
-                (state.worker_load(id), state.trust_in(id))
-            };
-            let (part, trust) = cell.as_ref().map(state).unwrap_or_default();
-            WorkerView {
-                info: row.info,
-                state: row.state,
-                ranks: row.ranks,
-                drain: row.drain,
-                models,
-                part,
-                cached_blocks,
-                host_blocks,
-                disk_blocks,
-                cached_chunks: cell.map_or(0, |c| c.text.read().blocks(id)),
-                cache: row.cache,
-                trust,
-            }
-        };
-        registry.workers().map(view).collect()
-    }
-
-    /// Whether some worker is ready.
-    #[must_use]
-    pub fn any_ready(&self) -> bool {
-        self.registry.read().workers().any(|w| w.0.state == State::Ready)
-    }
-
     /// Who goes by this name now.
     #[must_use]
     pub fn worker_named(&self, name: &str) -> Option<WorkerId> {
@@ -451,17 +373,6 @@ impl SelectionCore {
     #[must_use]
     pub fn known_models(&self) -> Vec<Arc<str>> {
         self.registry.read().known_names().cloned().collect()
-    }
-
-    /// Every partition.
-    #[must_use]
-    pub fn partitions(&self) -> Vec<PartitionView> {
-        let view = |c: &Arc<Cell>| PartitionView {
-            pool: c.pool.clone(),
-            role: c.role,
-            stats: c.state.lock().stats(),
-        };
-        self.cells.read().iter().map(view).collect()
     }
 
     /// Invariants of every partition and index.

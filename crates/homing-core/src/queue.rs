@@ -1,4 +1,7 @@
-//! The admission queue: first come, first served, bounded, each with a deadline.
+//! The admission queue: bounded, in order, each request with a deadline.
+//!
+//! The order: a higher priority goes first; within one, tenants take turns (`fair`); within a tenant, first
+//! come, first served. When the queue is full it is full, for every priority: a place that was given stays.
 //!
 //! A waiting request holds nothing: its session, tentative target and the fleet are read anew when it
 //! is granted (R08). It keeps its place while it is awake and tries its luck. One is awake at a time, in
@@ -8,10 +11,15 @@
 //!
 //! A queue can be long, and all this happens under its partition's lock: nothing here walks it. Who is
 //! next is found by a cursor that only moves forward until capacity is freed; what it steps over has
-//! tried since, so each vain try costs one step.
+//! tried since, so each vain try costs one step. Who comes later and stands before the cursor is kept
+//! beside it, and tries first.
+
+mod fair;
 
 use crate::ids::WorkerId;
 use crate::time::Time;
+use fair::Turns;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -27,11 +35,29 @@ pub(crate) enum Line {
     Home(WorkerId),
 }
 
+/// Whose request it is, and how urgent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claimant {
+    /// Higher goes first.
+    pub(crate) priority: i32,
+    pub(crate) tenant: u64,
+}
+
+/// Where one stands: smaller is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Spot {
+    priority: Reverse<i32>,
+    /// Its turn among its priority's.
+    start: u64,
+    /// When it came.
+    serial: u64,
+}
+
 /// A request's place in the queue. Consumed by claim or cancel.
 #[must_use = "a ticket that is dropped keeps its place until its deadline; cancel it"]
 #[derive(Debug)]
 pub(crate) struct Place {
-    serial: u64,
+    at: Spot,
 }
 
 /// Names a waiting request in a wake-up.
@@ -41,25 +67,45 @@ pub(crate) struct WaitId(pub(crate) u64);
 #[derive(Debug)]
 struct Waiting<T> {
     item: T,
+    tenant: u64,
     deadline: Time,
     awake: bool,
     /// The round in which it tried in vain.
     tried: u64,
 }
 
+/// One that has left: what it came with.
+#[derive(Debug)]
+pub(crate) struct Left<T> {
+    pub(crate) item: T,
+    pub(crate) deadline: Time,
+    pub(crate) awake: bool,
+    /// Where it stood, should it come back or be served.
+    pub(crate) stood: Stood,
+}
+
+/// Where one stood that has left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stood {
+    at: Spot,
+    tenant: u64,
+}
+
 /// A bounded queue of `T`s.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    /// By serial number, which is the order of arrival.
-    waiting: BTreeMap<u64, Waiting<T>>,
+    waiting: BTreeMap<Spot, Waiting<T>>,
     /// Those that sleep, by deadline.
-    sleeping: BTreeSet<(Time, u64)>,
+    sleeping: BTreeSet<(Time, Spot)>,
+    turns: Turns,
     last_serial: u64,
     most: usize,
     /// Counts how often capacity was freed.
     round: u64,
-    /// Who sleeps at or before this serial number has tried in this round.
-    cursor: u64,
+    /// Who sleeps at or before it has tried in this round,
+    cursor: Option<Spot>,
+    /// but for these.
+    late: BTreeSet<Spot>,
 }
 
 impl<T> Queue<T> {
@@ -70,10 +116,12 @@ impl<T> Queue<T> {
         Self {
             waiting: BTreeMap::new(),
             sleeping: BTreeSet::new(),
+            turns: Turns::default(),
             last_serial: serial,
             most,
             round: 1,
-            cursor: 0,
+            cursor: None,
+            late: BTreeSet::new(),
         }
     }
 
@@ -95,51 +143,68 @@ impl<T> Queue<T> {
         self.waiting.is_empty()
     }
 
-    /// What waits, in the order of arrival.
+    /// What waits, in order.
     pub(crate) fn items(&self) -> impl Iterator<Item = &T> {
         self.waiting.values().map(|w| &w.item)
     }
 
-    /// Goes to the end; gives the item back when the queue is full.
+    /// Takes the place that is due to it; gives the item back when the queue is full.
     ///
     /// # Errors
     /// The item, when there is no room.
-    pub(crate) fn push(&mut self, item: T, deadline: Time) -> Result<Place, T> {
+    pub(crate) fn push(&mut self, item: T, deadline: Time, who: Claimant) -> Result<Place, T> {
         if self.waiting.len() >= self.most {
             return Err(item);
         }
         self.last_serial += 1;
-        Ok(self.lie_down(item, deadline, self.last_serial, 0))
+        let start = self.turns.enter(who.priority, who.tenant);
+        let at = Spot { priority: Reverse(who.priority), start, serial: self.last_serial };
+        if self.cursor.is_some_and(|cursor| at < cursor) {
+            self.late.insert(at);
+        }
+        Ok(self.lie_down(item, deadline, Stood { at, tenant: who.tenant }, 0))
     }
 
-    /// Leaves the queue with what one came with, and the deadline; whether it was awake.
+    /// Leaves the queue with what one came with.
     ///
     /// # Panics
     /// Never: a place is made by this queue and consumed here.
-    pub(crate) fn leave(&mut self, place: Place) -> (T, Time, bool) {
-        let w = self.waiting.remove(&place.serial).expect("a place stays until it is consumed");
+    pub(crate) fn leave(&mut self, place: Place) -> Left<T> {
+        let at = place.at;
+        let w = self.waiting.remove(&at).expect("a place stays until it is consumed");
+        self.late.remove(&at);
         if !w.awake {
-            self.sleeping.remove(&(w.deadline, place.serial));
+            self.sleeping.remove(&(w.deadline, at));
         }
-        (w.item, w.deadline, w.awake)
+        self.turns.leave(at.priority.0, w.tenant, at.start);
+        let stood = Stood { at, tenant: w.tenant };
+        Left { item: w.item, deadline: w.deadline, awake: w.awake, stood }
     }
 
     /// Takes up one's old place again, after a claim that came to nothing. There is always room: the
     /// place was given up in the same critical section.
-    pub(crate) fn resume(&mut self, item: T, deadline: Time, serial: u64) -> Place {
-        self.lie_down(item, deadline, serial, self.round)
+    pub(crate) fn resume(&mut self, item: T, deadline: Time, stood: Stood) -> Place {
+        self.turns.resume(stood.at.priority.0, stood.tenant, stood.at.start);
+        self.lie_down(item, deadline, stood, self.round)
     }
 
-    fn lie_down(&mut self, item: T, deadline: Time, serial: u64, tried: u64) -> Place {
-        self.waiting.insert(serial, Waiting { item, deadline, awake: false, tried });
-        self.sleeping.insert((deadline, serial));
-        Place { serial }
+    /// One that has left is served: it was its tenant's turn.
+    pub(crate) fn served(&mut self, stood: Stood) {
+        self.turns.served(stood.at.priority.0, stood.tenant, stood.at.start);
+    }
+
+    fn lie_down(&mut self, item: T, deadline: Time, stood: Stood, tried: u64) -> Place {
+        let Stood { at, tenant } = stood;
+        self.waiting.insert(at, Waiting { item, tenant, deadline, awake: false, tried });
+        self.sleeping.insert((deadline, at));
+        Place { at }
     }
 
     /// Capacity was freed: all may try again.
     pub(crate) fn freed(&mut self) {
         self.round += 1;
-        self.cursor = 0;
+        self.cursor = None;
+        self.late.clear();
     }
 
     /// Wakes the first that has not tried since capacity was last freed, unless somebody is awake.
@@ -147,24 +212,32 @@ impl<T> Queue<T> {
         if self.someone_awake() {
             return None;
         }
-        let mut behind = self.waiting.range_mut((Excluded(self.cursor), Unbounded));
-        let Some((&serial, w)) = behind.find(|(_, w)| w.tried < self.round) else {
-            self.cursor = self.last_serial;
-            return None;
-        };
+        let next = self.late.pop_first().or_else(|| self.next_behind());
+        let at = next?;
         // It is awake until it leaves; should it resume, it has tried.
-        self.cursor = serial;
+        let w = self.waiting.get_mut(&at)?;
         w.awake = true;
-        self.sleeping.remove(&(w.deadline, serial));
-        Some(WaitId(serial))
+        self.sleeping.remove(&(w.deadline, at));
+        Some(at.id())
+    }
+
+    /// The first behind the cursor that has not tried; the cursor goes there, or to the end.
+    fn next_behind(&mut self) -> Option<Spot> {
+        let after = self.cursor.map_or(Unbounded, Excluded);
+        let mut behind = self.waiting.range((after, Unbounded));
+        let next = behind.find(|(_, w)| w.tried < self.round).map(|(at, _)| *at);
+        let last = || self.waiting.last_key_value().map(|(at, _)| *at);
+        self.cursor = next.or_else(last).max(self.cursor);
+        next
     }
 
     /// Wakes one whose deadline has passed: the one that is due for longest.
     pub(crate) fn wake_overdue(&mut self, now: Time) -> Option<WaitId> {
-        let (_, serial) = *self.sleeping.first().filter(|(deadline, _)| *deadline <= now)?;
+        let (_, at) = *self.sleeping.first().filter(|(deadline, _)| *deadline <= now)?;
         self.sleeping.pop_first();
-        self.waiting.get_mut(&serial)?.awake = true;
-        Some(WaitId(serial))
+        self.late.remove(&at);
+        self.waiting.get_mut(&at)?.awake = true;
+        Some(at.id())
     }
 
     /// The earliest deadline of those that sleep.
@@ -191,13 +264,22 @@ impl<T> Queue<T> {
     /// When one is violated.
     pub(crate) fn check(&self) {
         assert!(self.waiting.len() <= self.most, "the queue has outgrown its bound");
+        self.turns.check(self.waiting.len());
         let asleep = self.waiting.iter().filter(|(_, w)| !w.awake);
-        let mut deadlines: Vec<_> = asleep.map(|(serial, w)| (w.deadline, *serial)).collect();
+        let mut deadlines: Vec<_> = asleep.map(|(at, w)| (w.deadline, *at)).collect();
         deadlines.sort_unstable();
         assert!(deadlines.iter().eq(&self.sleeping), "sleepers and deadlines disagree");
-        let passed = self.waiting.range(..=self.cursor);
-        let skipped = passed.filter(|(_, w)| !w.awake && w.tried < self.round).count();
-        assert_eq!(skipped, 0, "the cursor has passed somebody who has not tried");
+        let sleeps = |at: &Spot| self.waiting.get(at).is_some_and(|w| !w.awake);
+        assert!(self.late.iter().all(sleeps), "somebody is late who doesn't sleep");
+        let passed = self.waiting.iter().filter(|(at, _)| self.cursor.is_some_and(|c| **at <= c));
+        let skipped = passed.filter(|(_, w)| !w.awake && w.tried < self.round).map(|(at, _)| at);
+        assert!(skipped.eq(&self.late), "the cursor has passed somebody who has not tried");
+    }
+}
+
+impl Spot {
+    fn id(self) -> WaitId {
+        WaitId(self.serial)
     }
 }
 
@@ -205,137 +287,9 @@ impl Place {
     /// The name under which it is woken.
     #[must_use]
     pub(crate) fn id(&self) -> WaitId {
-        WaitId(self.serial)
+        self.at.id()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn f42_the_bound_is_kept_and_the_item_comes_back() {
-        let mut q = Queue::new(1, 0);
-        let place = q.push("a", Time::ZERO).unwrap();
-        assert_eq!(q.push("b", Time::ZERO).unwrap_err(), "b");
-        assert_eq!(q.leave(place).0, "a");
-        assert!(q.is_empty());
-    }
-
-    /// As many as some queue may hold: where an operation walks the queue this takes minutes.
-    #[test]
-    fn a_long_queue_costs_no_more_for_each_than_a_short_one() {
-        const N: u64 = 100_000;
-        let mut q = Queue::new(N as usize, 0);
-        let mut places: BTreeMap<u64, Place> =
-            (1..=N).map(|i| (i, q.push(i, Time::from_micros(1 + i * 7919 % N)).unwrap())).collect();
-        let next = |q: &mut Queue<u64>, places: &mut BTreeMap<u64, Place>| {
-            let WaitId(serial) = q.wake_next()?;
-            assert_eq!(q.wake_next(), None, "one at a time");
-            assert!(q.someone_awake());
-            let (item, deadline, awake) = q.leave(places.remove(&serial).unwrap());
-            assert!(awake && item == serial);
-            Some((item, deadline))
-        };
-        // Everybody tries in vain, in order, and once.
-        for i in 1..=N {
-            let (item, deadline) = next(&mut q, &mut places).unwrap();
-            assert_eq!(item, i);
-            places.insert(item, q.resume(item, deadline, item));
-            assert_eq!(q.next_deadline(), Some(Time::from_micros(1)));
-        }
-        assert_eq!(q.wake_next(), None);
-        assert!(q.all_tried());
-        // Capacity for one at a time: the first goes, the next two try in vain.
-        for first in 1..=N / 4 {
-            q.freed();
-            assert_eq!(next(&mut q, &mut places).unwrap().0, first);
-            for i in 1..=2 {
-                let (item, deadline) = next(&mut q, &mut places).unwrap();
-                assert_eq!(item, first + i);
-                places.insert(item, q.resume(item, deadline, item));
-            }
-        }
-        // Some give up, from anywhere; the rest comes due.
-        for i in (N / 4 + 1..=N).step_by(3) {
-            let _ = q.leave(places.remove(&i).unwrap());
-        }
-        q.check();
-        let mut before = Time::ZERO;
-        while let Some(due) = q.next_deadline() {
-            assert!(due >= before, "out of order");
-            before = due;
-            let WaitId(serial) = q.wake_overdue(due).unwrap();
-            if serial % 2 == 0 {
-                let _ = q.leave(places.remove(&serial).unwrap());
-            }
-        }
-        assert_eq!(q.wake_overdue(Time::from_micros(u64::MAX)), None);
-        assert_eq!(q.len(), places.len());
-        q.check();
-        for place in places.into_values() {
-            assert!(q.leave(place).2);
-        }
-        assert!(q.is_empty() && !q.someone_awake());
-    }
-
-    proptest! {
-        /// The model: a vector of serials. Nothing is lost, nothing served twice, order is kept.
-        #[test]
-        fn the_queue_equals_a_vector(ops in prop::collection::vec((0u8..9, any::<usize>(), 0u64..50), 0..120)) {
-            let mut q = Queue::new(8, 0);
-            let mut model: Vec<(u64, u64, u64)> = Vec::new(); // item, serial, deadline
-            let mut places: Vec<Place> = Vec::new();
-            let mut tried = BTreeSet::new();
-            let mut awake = BTreeSet::new();
-            for (item, (op, i, t)) in ops.into_iter().enumerate() {
-                let item = item as u64;
-                match op {
-                    0 | 1 => match q.push(item, Time::from_micros(t)) {
-                        Ok(p) => { model.push((item, p.serial, t)); places.push(p); }
-                        Err(back) => { prop_assert_eq!(back, item); prop_assert_eq!(model.len(), 8); }
-                    },
-                    2 => if let Some(i) = i.checked_rem(places.len()) {
-                        let p = places.swap_remove(i);
-                        let serial = p.serial;
-                        let (got, deadline, was_awake) = q.leave(p);
-                        prop_assert_eq!(was_awake, awake.remove(&serial));
-                        let at = model.iter().position(|m| m.1 == serial).unwrap();
-                        let want = model.remove(at);
-                        prop_assert_eq!((got, deadline.as_micros()), (want.0, want.2));
-                    },
-                    3 => if let Some(i) = i.checked_rem(places.len()) {
-                        let p = places.swap_remove(i);
-                        let serial = p.serial;
-                        let (got, deadline, was_awake) = q.leave(p);
-                        prop_assert_eq!(was_awake, awake.remove(&serial));
-                        places.push(q.resume(got, deadline, serial));
-                        tried.insert(serial);
-                    },
-                    4 => { q.freed(); tried.clear(); }
-                    5 => {
-                        let now = Time::from_micros(t / 2);
-                        let due = model.iter().filter(|m| m.2 <= t / 2 && !awake.contains(&m.1));
-                        let want = due.map(|m| (m.2, m.1)).min().map(|m| m.1);
-                        let woken = q.wake_overdue(now).map(|w| w.0);
-                        prop_assert_eq!(woken, want);
-                        awake.extend(woken);
-                    }
-                    _ => {
-                        let woken = q.wake_next().map(|w| w.0);
-                        let want = model.iter().map(|m| m.1).find(|s| !tried.contains(s));
-                        prop_assert_eq!(woken, want.filter(|_| awake.is_empty()));
-                        awake.extend(woken);
-                    }
-                }
-                q.check();
-                prop_assert_eq!(q.someone_awake(), !awake.is_empty());
-                let asleep = model.iter().filter(|m| !awake.contains(&m.1)).map(|m| m.2);
-                prop_assert_eq!(q.next_deadline(), asleep.min().map(Time::from_micros));
-                prop_assert_eq!(q.all_tried(), model.iter().all(|m| tried.contains(&m.1)));
-                prop_assert_eq!(q.len(), model.len());
-            }
-        }
-    }
-}
+mod tests;

@@ -148,11 +148,45 @@ pub struct QueueSettings {
     pub max_wait: Duration,
     /// A rank with this many active requests is busy; 0: never.
     pub busy_active_requests: u32,
+    /// One with this many prompt tokens to compute is, too; 0: never.
+    pub busy_prefill_tokens: u64,
+}
+
+impl QueueSettings {
+    /// Whether a rank can be busy at all.
+    #[must_use]
+    pub fn knows_busy(&self) -> bool {
+        self.busy_active_requests > 0 || self.busy_prefill_tokens > 0
+    }
 }
 
 impl Default for QueueSettings {
     fn default() -> Self {
-        Self { max_requests: 0, max_wait: Duration::from_secs(30), busy_active_requests: 0 }
+        Self {
+            max_requests: 0,
+            max_wait: Duration::from_secs(30),
+            busy_active_requests: 0,
+            busy_prefill_tokens: 0,
+        }
+    }
+}
+
+/// The overload detector's part: when a worker counts as overloaded, and when no longer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OverloadSettings {
+    /// From so many active requests a rank on, as the mean of its ranks; 0: never.
+    pub active_requests: u32,
+    /// From this share of its KV memory on, as it reports it; 0: never.
+    pub kv_usage: f64,
+    /// From so many times the pool's mean on, if it is well beyond it, too; 0: never.
+    pub factor: f64,
+    /// No longer at this share of the bound that it has reached, or below.
+    pub recover: f64,
+}
+
+impl Default for OverloadSettings {
+    fn default() -> Self {
+        Self { active_requests: 0, kv_usage: 0.0, factor: 0.0, recover: 0.8 }
     }
 }
 
@@ -163,6 +197,10 @@ pub struct CoreSettings {
     pub affinity: AffinitySettings,
     /// Waiting.
     pub queue: QueueSettings,
+    /// Who is overloaded.
+    pub overload: OverloadSettings,
+    /// For how long what an engine reports of its load counts.
+    pub report_life: Duration,
     /// Choosing.
     pub policy: PolicyKind,
     /// How long a dispatched prompt counts as cached at its worker before that has said so. Zero: not at all.
@@ -184,6 +222,8 @@ impl Default for CoreSettings {
         Self {
             affinity: AffinitySettings::default(),
             queue: QueueSettings::default(),
+            overload: OverloadSettings::default(),
+            report_life: Duration::from_secs(15),
             policy: PolicyKind::default(),
             predict: Duration::from_secs(5),
             index_memory: 2 << 30,

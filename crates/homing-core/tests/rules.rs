@@ -6,9 +6,12 @@
 mod rules {
     mod f28_blame;
     mod f28_trust;
+    mod f35_overload;
     mod f_fleets;
     mod f_load;
+    mod f_reports;
     mod queue;
+    mod queue_order;
     mod r01_key;
     mod r02_passive;
     mod r03_first_turn;

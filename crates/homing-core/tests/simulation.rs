@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 const STEPS: usize = 3000;
 
 /// What must be seen, and not once only: R26's words, every cause of a refusal, every wait, every move.
-const HAPPENS: [&str; 41] = [
+const HAPPENS: [&str; 45] = [
     "hit",
     "new",
     "joined",
@@ -59,6 +59,10 @@ const HAPPENS: [&str; 41] = [
     "waits for anybody",
     "waits for home",
     "waits for the named one",
+    "overloaded: active_requests",
+    "overloaded: kv_usage",
+    "overloaded: factor",
+    "reported: others' requests",
     "foreseen: hit",
     "foreseen: new",
     "foreseen: rebound",

@@ -145,8 +145,15 @@ impl Server {
         let listen = settings.gateway.listen;
         let questions = questions::of(&settings, &prompts);
         let (recorded, alive) = (recorder.clone(), life.clone());
-        let gateway =
-            Gateway::new(shell.clone(), settings.clone(), &prompts, pool, alive, recorded, &entropy);
+        let gateway = Gateway::new(
+            shell.clone(),
+            settings.clone(),
+            &prompts,
+            pool,
+            alive,
+            recorded,
+            &entropy,
+        );
         let gateway = Arc::new(gateway);
         let listening = Listening::start(gateway.clone(), &life, cores)
             .map_err(failed("gateway.listen", listen))?;

@@ -382,6 +382,12 @@ impl Collector for Watcher {
         let active = each(&|w| u64::from(w.part.load.active_requests));
         let help = "Requests placed on a worker and not ended";
         family(&mut e, "worker_active_requests", help, gauge, active)?;
+        let over = each(&|w| u64::from(w.part.shed));
+        let help = "1 where a worker counts as overloaded: it has said so, or by [overload]";
+        family(&mut e, "worker_overloaded", help, gauge, over)?;
+        let foreign = each(&|w| w.part.reported.map_or(0, |said| u64::from(said.foreign)));
+        let help = "Requests that a worker's engine reports beyond those placed here";
+        family(&mut e, "worker_foreign_requests", help, gauge, foreign)?;
         let blocks = each(&|w| w.cached_blocks as u64);
         family(&mut e, "index_blocks", "Blocks of a worker's cache in the index", gauge, blocks)?;
         let tiers: [fn(&WorkerView) -> usize; 3] =

@@ -10,8 +10,8 @@ use homing_core::ask::{Admission, Ask, Output, Refusal, TicketId};
 use homing_core::fleet::{FleetEvent, State};
 use homing_core::ids::KeySecret;
 use homing_core::settings::{
-    AffinitySettings, CoreSettings, Mode, OnDown, OnFailure, OnFull, OnOverload, PolicyKind,
-    QueueSettings, Soft,
+    AffinitySettings, CoreSettings, Mode, OnDown, OnFailure, OnFull, OnOverload, OverloadSettings,
+    PolicyKind, QueueSettings, Soft,
 };
 use homing_core::time::Time;
 use homing_core::trust::{LikelyCause, Turn};
@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::settings::{self, AffinityMode, Policy, Settings, Verify};
+
+/// What an engine reports of its load counts for as long as so many probes take.
+const REPORT_PROBES: u32 = 3;
 
 /// Shared by every host and task of the process.
 #[derive(Debug)]
@@ -329,7 +332,16 @@ pub fn core_settings(s: &Settings) -> CoreSettings {
             max_requests: s.queue.max_requests,
             max_wait: s.queue.max_wait,
             busy_active_requests: s.queue.busy_active_requests.unwrap_or(0),
+            busy_prefill_tokens: s.queue.busy_prefill_tokens.unwrap_or(0),
         },
+        overload: OverloadSettings {
+            active_requests: s.overload.active_requests.unwrap_or(0),
+            kv_usage: s.overload.kv_usage,
+            factor: s.overload.factor,
+            recover: s.overload.recover,
+        },
+        // One that is lost is no silence.
+        report_life: s.health.interval * REPORT_PROBES,
         policy: match s.routing.policy {
             Policy::Kv => PolicyKind::Kv,
             Policy::Latency => PolicyKind::Latency,

@@ -3,7 +3,8 @@
 
 use super::{Cell, SelectionCore};
 use crate::fleet::{FleetChange, FleetError, FleetEvent, Registry, WorkerInfo};
-use crate::ids::{NameId, PartitionId, WorkerId};
+use crate::ids::{DpRank, NameId, PartitionId, WorkerId};
+use crate::load::report::Report;
 use crate::partition::Partition;
 use crate::time::Time;
 use std::sync::Arc;
@@ -77,6 +78,22 @@ impl SelectionCore {
     #[must_use]
     pub fn ready_by_load(&self, partition: PartitionId, name: NameId) -> Vec<Arc<WorkerInfo>> {
         self.cell(partition).map(|cell| cell.state.lock().ready_by_load(name)).unwrap_or_default()
+    }
+
+    /// A worker's engine is about to be asked for a report: of what ends from now on it may tell all the same.
+    pub fn expect_report(&self, worker: WorkerId) {
+        if let Some(cell) = self.placed(worker) {
+            self.with(&cell, |state| state.expect_report(worker));
+        }
+    }
+
+    /// What a worker's engine says that it has to do, in one rank or in all of them together. What that shows
+    /// beyond the bookings made here counts as load of its own for [`crate::settings::CoreSettings::report_life`],
+    /// and never makes less of them. Reports of whoever has departed, or has no such rank, are passed over.
+    pub fn handle_report(&self, now: Time, worker: WorkerId, rank: Option<DpRank>, report: Report) {
+        if let Some(cell) = self.placed(worker) {
+            self.with(&cell, |state| state.report(now, worker, rank, report));
+        }
     }
 
     fn remove_from(&self, worker: WorkerId, except: Option<PartitionId>) {

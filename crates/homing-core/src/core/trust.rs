@@ -84,7 +84,7 @@ impl SelectionCore {
     }
 
     /// The partition that a worker is in.
-    fn placed(&self, worker: WorkerId) -> Option<Arc<Cell>> {
+    pub(super) fn placed(&self, worker: WorkerId) -> Option<Arc<Cell>> {
         let registry = self.registry.read();
         self.cell(registry.place(worker)?)
     }

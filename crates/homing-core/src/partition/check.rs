@@ -42,6 +42,9 @@ impl Partition {
         self.ledger.check();
         self.lines.check();
         self.records.ring().check();
+        let has = |worker, rank| self.row(worker).is_some_and(|row| row.ranks.has(rank));
+        self.reports.check(has);
+        self.check_overload();
         self.trust.check(|worker| self.row(worker).is_some());
         assert!(self.rows.is_sorted_by_key(|r| r.info.id), "rows out of order");
         assert!(

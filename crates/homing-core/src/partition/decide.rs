@@ -10,7 +10,7 @@ use crate::ids::{NameId, Target, WorkerId};
 use crate::index::{Overlap, Overlaps};
 use crate::queue::Line;
 use crate::select::{Candidate, Candidates, Demand, Fit};
-use crate::settings::{Mode, OnDown, OnFailure, OnOverload, Soft};
+use crate::settings::{Mode, OnDown, OnFailure, OnOverload};
 use crate::time::Time;
 use std::borrow::Cow;
 
@@ -72,7 +72,7 @@ impl Partition {
         let allowed =
             |row: &Row| ask.constraints.as_deref().is_none_or(|c: &Constraints| c.allow(&row.info));
         let demand = self.demand(now, ask);
-        let unknown = self.pool_pace.pace();
+        let unknown = self.paces.of_pool();
         let mut paces = self.paces.iter().peekable();
         for (number, row) in self.rows.iter().enumerate() {
             if !row.serves.contains(&ask.name) {
@@ -87,7 +87,7 @@ impl Partition {
             fit.add(Fit::SHED, self.is_shed(now, worker));
             let awaited = self.awaited(worker);
             while paces.next_if(|(w, _)| *w < worker).is_some() {}
-            let pace = paces.next_if(|(w, _)| *w == worker).map_or(unknown, |(_, it)| it.pace());
+            let pace = paces.next_if(|(w, _)| *w == worker).map_or(unknown, |(_, pace)| pace);
             let name = row.name;
             let homes = self.table.as_ref().map_or(0, |t| t.bindings_of(worker));
             for rank in row.ranks.iter() {
@@ -99,7 +99,7 @@ impl Partition {
                 let told =
                     overlap.map_or(0, |o| if o.told < o.blocks { o.told } else { o.total() });
                 let overlap = overlap.map_or(0, Overlap::total);
-                let load = self.ledger.of(worker, rank);
+                let load = self.load_of(worker, rank);
                 let trust = self.trust.of(worker, ask.shape);
                 let row = number;
                 let mut c = Candidate {
@@ -204,55 +204,6 @@ impl Partition {
             (true, Mode::Hard) => {
                 Decision::Refuse(No { give_up: true, ..No::because(Cause::NoWorker) })
             }
-        }
-    }
-
-    /// Whether Soft homes are weighed against others.
-    fn weighs(&self) -> bool {
-        self.settings.affinity.soft == Soft::Weigh || self.policy.weighs_homes()
-    }
-
-    /// Home, or wherever else is cheaper by more than moving costs (R06).
-    fn weighed(
-        &self,
-        now: Time,
-        ask: &Ask,
-        seat: &Seat,
-        home: Target,
-        all: &Candidates,
-        dice: &mut SplitMix,
-    ) -> Decision {
-        let mut all = all.clone();
-        for c in &mut all {
-            c.home = home.admits(c.target());
-            // It would live anywhere else just as well.
-            c.homes -= u32::from(c.home && c.homes > 0);
-            // Its sessions may finish where a worker drains.
-            c.fit.remove(Fit::DRAINING, c.home);
-        }
-        let moves = Plan::Move(MoveReason::Soft);
-        let demand = self.demand(now, ask);
-        let plan = |c: &Candidate| if c.home { Plan::Home } else { moves };
-        match self.anywhere(now, ask, seat, &all, moves, dice) {
-            Decision::Go { picked, considered, .. } if self.policy.weighs_homes() => {
-                Decision::Go { picked, considered, plan: plan(&picked) }
-            }
-            Decision::Go { picked, considered, .. } => {
-                let usable =
-                    |c: &&Candidate| c.home && !c.fit.any(UNUSABLE.and(Fit::VETOED).and(Fit::SHED));
-                let there: Candidates = all.iter().filter(usable).copied().collect();
-                let at_home = self.policy.pick(&demand, &there, dice).and_then(|i| there.get(i));
-                let stays = at_home.filter(|c| {
-                    let (here, away) =
-                        (self.policy.cost(&demand, c), self.policy.cost(&demand, &picked));
-                    // Also where one of them is no number.
-                    here.partial_cmp(&(away + self.policy.price_of_moving(&demand, here)))
-                        .is_none_or(std::cmp::Ordering::is_le)
-                });
-                let picked = stays.copied().unwrap_or(picked);
-                Decision::Go { picked, considered, plan: plan(&picked) }
-            }
-            other => other,
         }
     }
 
@@ -377,7 +328,7 @@ impl Partition {
     }
 
     /// Wherever the policy likes.
-    fn anywhere(
+    pub(super) fn anywhere(
         &self,
         now: Time,
         ask: &Ask,
@@ -434,7 +385,7 @@ impl Partition {
     }
 
     pub(super) fn demand(&self, now: Time, ask: &Ask) -> Demand {
-        Demand { now, answer: self.answer, ..demand(ask) }
+        Demand { now, answer: self.paces.answer(), ..demand(ask) }
     }
 
     /// How a bound target stands, for a request under `name`.

@@ -1,12 +1,12 @@
 //! Who waits for what: one queue for those whom any worker can serve, and one for each worker that
 //! somebody waits for in particular (R08). Together they have one bound (F42).
 //!
-//! In each line one is awake at a time, in order; it is woken when there may be something for it, and
+//! In each line one is awake at a time, in order (`queue`: priority, turns of tenants, arrival); it is woken when there may be something for it, and
 //! when what it waits for is gone, so that it leaves at once (F43).
 
 use crate::ask::{Ask, Output, Ticket, TicketId};
 use crate::ids::{PartitionId, WorkerId};
-use crate::queue::{Line, Queue};
+use crate::queue::{Claimant, Line, Queue, Stood};
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +31,7 @@ pub(super) struct Lines {
 pub(super) struct Queued {
     pub(super) deadline: Time,
     pub(super) line: Line,
-    serial: u64,
+    stood: Stood,
 }
 
 impl Lines {
@@ -88,22 +88,29 @@ impl Lines {
     ) -> Result<Ticket, Ask> {
         let partition = self.partition;
         if let Some(q) = queued.filter(|q| q.line == line) {
-            let place = self.line(line).resume(ask, deadline, q.serial);
+            let place = self.line(line).resume(ask, deadline, q.stood);
             return Ok(Ticket { partition, line, place });
         }
         if self.len() >= self.most {
             return Err(ask);
         }
-        let place = self.line(line).push(ask, deadline)?;
+        let who = Claimant { priority: ask.priority, tenant: ask.tenant };
+        let place = self.line(line).push(ask, deadline, who)?;
         Ok(Ticket { partition, line, place })
     }
 
     /// Leaves; whether it was awake.
     pub(super) fn leave(&mut self, ticket: Ticket) -> (Ask, Queued, bool) {
         let Ticket { line, place, .. } = ticket;
-        let serial = place.id().0;
-        let (ask, deadline, awake) = self.line(line).leave(place);
-        (ask, Queued { deadline, line, serial }, awake)
+        let left = self.line(line).leave(place);
+        (left.item, Queued { deadline: left.deadline, line, stood: left.stood }, left.awake)
+    }
+
+    /// One that has left is served.
+    pub(super) fn served(&mut self, queued: Queued) {
+        if let Some(queue) = self.get_mut(queued.line) {
+            queue.served(queued.stood);
+        }
     }
 
     /// A line that nobody waits in any more is no line. True if it has gone.

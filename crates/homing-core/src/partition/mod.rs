@@ -4,24 +4,33 @@
 //! and book can't be torn apart by another request.
 //!
 //! * `decide`: where a request goes, as a function that changes nothing;
+//! * `weigh`: whether a Soft session stays;
 //! * `place`: acting on it: resolve, book, wait or refuse;
 //! * `remember`: what is kept of a decision;
 //! * `running`: what becomes of a request that its worker has begun to answer;
 //! * `lines`: who waits for what;
+//! * `loads`: what targets have to do, by our bookings and by what engines report;
+//! * `overload`: who has too much of it;
+//! * `turnover`: how fast places get free;
+//! * `shown`: what metrics and people see of it;
 //! * `check`: what must always be true;
 //! * `wake`: who is busy or overloaded, and who is woken when that changes.
 
 mod check;
 mod decide;
 mod lines;
+mod loads;
+mod overload;
 mod place;
 mod ready;
 mod remember;
 mod running;
+mod shown;
+mod turnover;
 mod wake;
+mod weigh;
 
 use crate::affinity::merge::{Merged, Update};
-use crate::affinity::outcome::Counters;
 use crate::affinity::{Check, Outcome, Rules, Table};
 use crate::ask::{
     Abandon, Admission, Ask, Cause, Checked, Claim, Dispatch, Failure, Grant, Held, Live, Output,
@@ -32,8 +41,8 @@ use crate::dice::SplitMix;
 use crate::explain::records::Records;
 use crate::fleet::{Row, State};
 use crate::ids::{NameId, PartitionId, Role, WorkerId};
-use crate::load::pace::Learned;
-use crate::load::{Ledger, Load};
+use crate::load::report::{Reports, Usual};
+use crate::load::{Ledger, Paces};
 use crate::queue::Line;
 use crate::select::policy::Policy;
 use crate::settings::{CoreSettings, Mode, OnDown, OnFailure, OnOverload};
@@ -41,34 +50,19 @@ use crate::time::Time;
 use crate::trust::Book;
 use decide::{No, standing};
 use lines::{Lines, Queued};
+use overload::Detector;
+pub use overload::{GAP, Overload};
+pub use shown::{Stats, WorkerLoad};
 use std::collections::{BTreeMap, BTreeSet};
+use turnover::Turnover;
 
 /// Bindings that one tick drops at most, so that no request waits behind an expiry storm (R14): of a
 /// large table each costs a few cache misses, 0.3 us.
 pub const EXPIRE_AT_ONCE: usize = 256;
 /// Requests whose deadline has passed that one tick wakes at most, for the same reason.
 const WAKE_AT_ONCE: usize = 1024;
-/// How many tokens an answer has, until some have been seen.
-const USUAL_ANSWER: f32 = 200.0;
 /// Workers that are known and serve nothing known yet.
 pub(crate) type Unplaced = BTreeMap<WorkerId, Row>;
-
-/// What a partition counts, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Sessions bound.
-    pub bindings: usize,
-    /// Leases and bound holds.
-    pub leases: usize,
-    /// Requests in the queue.
-    pub waiting: usize,
-    /// Requests placed and not ended.
-    pub bookings: usize,
-    /// What happened in the table.
-    pub table: Counters,
-    /// Requests by what happened to their session, in the order of [`Outcome::ALL`].
-    pub outcomes: [u64; Outcome::COUNT],
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -81,9 +75,16 @@ pub struct Partition {
     /// `None`: sessions are passive (R02).
     table: Option<Table>,
     ledger: Ledger,
+    /// What engines say that they have to do.
+    reports: Reports,
+    /// What a request weighs that is known by a report alone.
+    usual: Usual,
     lines: Lines,
     /// Workers that answered that they are overloaded, and until when that counts.
     shed: Vec<(WorkerId, Time)>,
+    /// Workers that have too much to do.
+    detector: Detector,
+    turnover: Turnover,
     /// The latest time that it was told.
     latest: Time,
     policy: Box<dyn Policy>,
@@ -96,31 +97,14 @@ pub struct Partition {
     outcomes: [u64; Outcome::COUNT],
     /// How far the index is believed.
     trust: Book,
-    /// How fast workers are, in the order of ids; of whom nothing is known is not there.
-    paces: Vec<(WorkerId, Learned)>,
-    /// How fast they are all told: what is taken for true of those.
-    pool_pace: Learned,
-    /// How many tokens answers have, lately.
-    answer: f32,
+    /// How fast workers are.
+    paces: Paces,
     /// Prompt tokens by what became of them, and the name that they came under.
     reuse: BTreeMap<NameId, Reuse>,
     records: Records,
     /// How often invariants could have been looked at.
     #[cfg(debug_assertions)]
     calls: u32,
-}
-
-/// One worker's part in a partition, as the admin API shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WorkerLoad {
-    /// What it has to do.
-    pub load: Load,
-    /// Sessions that live there.
-    pub bindings: u32,
-    /// It counts as overloaded, as of the last time that the partition was told.
-    pub shed: bool,
-    /// Until when.
-    pub shed_until: Option<Time>,
 }
 
 impl Partition {
@@ -148,8 +132,12 @@ impl Partition {
             unplaced: Unplaced::new(),
             table: affinity.ttl_of(role).map(|ttl| Table::new(rules(ttl), writer)),
             ledger: Ledger::default(),
+            reports: Reports::new(settings.report_life),
+            usual: Usual::default(),
             lines: Lines::new(id, settings.queue.max_requests),
             shed: Vec::new(),
+            detector: Detector::new(settings.overload),
+            turnover: Turnover::default(),
             latest: Time::ZERO,
             policy,
             dice: SplitMix::new(seed),
@@ -157,9 +145,7 @@ impl Partition {
             shaken: BTreeSet::new(),
             outcomes: [0; Outcome::COUNT],
             trust: Book::default(),
-            paces: Vec::new(),
-            pool_pace: Learned::default(),
-            answer: USUAL_ANSWER,
+            paces: Paces::default(),
             reuse: BTreeMap::new(),
             records: Records::new(settings.records),
             #[cfg(debug_assertions)]
@@ -202,6 +188,7 @@ impl Partition {
                     let named = self.lines.tied().filter(|line| matches!(line, Line::Named(_)));
                     self.shaken.extend(named);
                 }
+                self.reports.keep(id, Some(row.ranks));
                 self.rows[i] = row;
                 if lost {
                     self.shake_homes();
@@ -209,6 +196,7 @@ impl Partition {
             }
             Err(i) => self.rows.insert(i, row),
         }
+        self.reassess(Some(id));
         self.wake_all(Some(id));
     }
 
@@ -217,11 +205,14 @@ impl Partition {
         self.remember_name(worker);
         self.rows.retain(|r| r.info.id != worker);
         self.shed.retain(|(w, _)| *w != worker);
+        self.detector.forget(worker);
+        self.reports.keep(worker, None);
         self.unplaced.remove(&worker);
         self.trust.forget(worker);
-        self.paces.retain(|(w, _)| *w != worker);
+        self.paces.forget(worker);
         self.worker_lost = true;
         self.shake_homes();
+        self.reassess(None);
         self.wake_all(Some(worker));
     }
 
@@ -244,6 +235,9 @@ impl Partition {
         } else {
             self.place(now, ask, Some(queued))
         };
+        if matches!(admission, Admission::Granted(_)) {
+            self.lines.served(queued);
+        }
         self.left(queued.line);
         self.checked(admission)
     }
@@ -277,8 +271,8 @@ impl Partition {
     /// the session, and selects among the others. A worker that is overloaded is left alone for a while.
     pub fn retry(&mut self, now: Time, checked: Checked, failure: Failure) -> Admission {
         self.note_time(now);
-        let Grant { mut ask, worker, booking, claim, .. } = checked.0;
-        let _ = self.ledger.free(now, booking);
+        let Grant { mut ask, worker, rank, booking, claim, .. } = checked.0;
+        let _ = self.free(now, booking, rank);
         self.records.failed(ask.past.record, failure);
         let past = &mut ask.past;
         past.attempts += 1;
@@ -343,8 +337,8 @@ impl Partition {
             self.records.dispatched(now, grant.ask.past.record, grant.target());
             return Dispatch::Go(Checked(grant));
         }
-        let Grant { mut ask, worker, booking, claim, .. } = grant;
-        let _ = self.ledger.free(now, booking);
+        let Grant { mut ask, worker, rank, booking, claim, .. } = grant;
+        let _ = self.free(now, booking, rank);
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, claim) {
             ask.past.had_binding |= hold.had_binding();
             table.release(now, hold, false);
@@ -389,7 +383,7 @@ impl Partition {
     /// A grant comes to nothing: releases the hold and the booking, binds nothing (R12).
     pub fn abandon(&mut self, now: Time, held: Held, why: Abandon) -> Outcome {
         let (Held::Grant(grant) | Held::Checked(Checked(grant))) = held;
-        let _ = self.ledger.free(now, grant.booking);
+        let _ = self.free(now, grant.booking, grant.rank);
         let outcome = if self.has_session(&grant.ask) { Outcome::Unbound } else { Outcome::None };
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, grant.claim) {
             table.release(now, hold, why != Abandon::NotDispatched);
@@ -450,6 +444,7 @@ impl Partition {
             .chain(self.lines.next_deadline())
             // Though nobody may wait: people and previews are told who is overloaded.
             .chain(self.shed_until(None))
+            .chain(self.reports.first_end())
             .chain(drains)
             .min()
     }
@@ -486,32 +481,6 @@ impl Partition {
     /// The sessions, to remove one.
     pub fn table_mut(&mut self) -> Option<&mut Table> {
         self.table.as_mut()
-    }
-
-    /// A worker's part.
-    #[must_use]
-    pub fn worker_load(&self, worker: WorkerId) -> WorkerLoad {
-        let ranks = self.row(worker).map(|row| row.ranks).unwrap_or_default();
-        WorkerLoad {
-            load: ranks.iter().map(|rank| self.ledger.of(worker, rank)).sum(),
-            bindings: self.table.as_ref().map_or(0, |t| t.bindings_of(worker)),
-            shed: self.shed_until(Some(worker)).is_some(),
-            shed_until: self.shed_until(Some(worker)),
-        }
-    }
-
-    /// What it counts.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let table = self.table.as_ref();
-        Stats {
-            bindings: table.map_or(0, Table::bindings),
-            leases: table.map_or(0, Table::leases),
-            waiting: self.lines.len(),
-            bookings: self.ledger.bookings(),
-            table: table.map(Table::counters).unwrap_or_default(),
-            outcomes: self.outcomes,
-        }
     }
 
     /// Whether the request has a session, as far as anybody is concerned (R02).

@@ -11,10 +11,6 @@ use crate::select::{Candidate, Candidates, Fit};
 use crate::settings::Mode;
 use crate::time::Time;
 use crate::trust::Forecast;
-use std::time::Duration;
-
-/// When to come again where nobody says.
-const USUAL_RETRY: Duration = Duration::from_secs(1);
 
 impl Partition {
     pub(super) fn place(&mut self, now: Time, mut ask: Ask, queued: Option<Queued>) -> Admission {
@@ -41,7 +37,9 @@ impl Partition {
                 }
                 let demand = self.demand(now, &ask);
                 self.policy.picked(&demand, &picked);
-                Admission::Granted(self.grant(now, ask, claim, &all, &picked, considered))
+                let grant = self.grant(now, ask, claim, &all, &picked, considered);
+                self.booked(&grant);
+                Admission::Granted(grant)
             }
             Decision::Wait(line) => {
                 if let Claim::Held(hold) = claim {
@@ -131,8 +129,7 @@ impl Partition {
             (true, _) => Outcome::Rejected,
         };
         self.count(outcome);
-        let retry_after = matches!(cause, Cause::Overloaded | Cause::TargetOverloaded)
-            .then(|| self.shed_until(no.at).map_or(USUAL_RETRY, |until| until.since(now)));
+        let retry_after = self.retry_after(now, cause, no.at);
         let refusal = Refusal { cause, outcome, bound: no.bound, retry_after };
         self.records.refused(now, ask, &refusal);
         Admission::Refused(refusal)

@@ -8,14 +8,10 @@ use crate::blame::Reuse;
 use crate::explain::record::Report;
 use crate::explain::ring::Slot;
 use crate::ids::{DpRank, NameId, WorkerId};
-use crate::load::pace::Learned;
 use crate::load::{Booking, Pace};
 use crate::time::Time;
 use crate::trust::{Counters, Forecast, Shape, TrustView, Turn};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// What a longer answer counts as: one that never ends says nothing about others.
-const LONG_ANSWER: f64 = 4096.0;
 
 impl Partition {
     pub(super) fn begin(
@@ -36,10 +32,15 @@ impl Partition {
             Step::FirstToken => {
                 self.records.first_token(now, live.record);
                 if let Some((worker, seen)) = self.ledger.first_token(now, &live.booking, true) {
-                    self.learn(worker, |it| it.prefilled(&seen));
+                    let known = self.row(worker).is_some();
+                    self.paces.prefilled(worker, known, &seen);
                 }
+                self.eased(live.forecast.worker);
             }
-            Step::Answered => drop(self.ledger.first_token(now, &live.booking, false)),
+            Step::Answered => {
+                let _ = self.ledger.first_token(now, &live.booking, false);
+                self.eased(live.forecast.worker);
+            }
             Step::Output(n) => self.ledger.output(now, &live.booking, n),
             Step::Usage(usage) => {
                 let forecast = &live.forecast;
@@ -58,11 +59,10 @@ impl Partition {
 
     /// A stream has ended, however: frees the booking, releases the lease (R13).
     pub fn finish(&mut self, now: Time, live: Live) {
-        let (worker, decoded) = self.ledger.free(now, live.booking);
+        let (worker, decoded) = self.free(now, live.booking, live.forecast.rank);
         if let Some(seen) = decoded {
-            self.learn(worker, |it| it.decoded(&seen));
-            let tokens = seen.tokens.min(LONG_ANSWER) as f32;
-            self.answer += (tokens - self.answer) / 64.0;
+            let known = self.row(worker).is_some();
+            self.paces.decoded(worker, known, &seen);
         }
         self.records.finished(now, live.record, live.report);
         if let (Some(table), Some(lease)) = (&mut self.table, live.lease) {
@@ -78,27 +78,10 @@ impl Partition {
         self.debug_check();
     }
 
-    /// A worker has shown how fast it is: for itself, and for those of whom less is known.
-    fn learn(&mut self, worker: WorkerId, learn: impl Fn(&mut Learned)) {
-        learn(&mut self.pool_pace);
-        let pool = self.pool_pace.pace();
-        let at = match self.paces.binary_search_by_key(&worker, |(w, _)| *w) {
-            Ok(at) => at,
-            // Whoever has departed is nobody's business any more.
-            Err(_) if self.row(worker).is_none() => return,
-            Err(at) => {
-                self.paces.insert(at, (worker, Learned::from(pool)));
-                at
-            }
-        };
-        learn(&mut self.paces[at].1);
-    }
-
     /// How fast a worker is, as far as that is known.
     #[must_use]
     pub fn pace_of(&self, worker: WorkerId) -> Pace {
-        let known = self.paces.binary_search_by_key(&worker, |(w, _)| *w);
-        known.map_or(self.pool_pace.pace(), |at| self.paces[at].1.pace())
+        self.paces.of(worker)
     }
 
     /// See [`crate::SelectionCore::wants_counters`].

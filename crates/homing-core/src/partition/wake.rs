@@ -37,17 +37,20 @@ impl Awaited {
 impl Partition {
     /// Whether requests wait here for anybody who is free.
     pub(super) fn queues(&self) -> bool {
-        self.settings.queue.max_requests > 0 && self.settings.queue.busy_active_requests > 0
+        self.settings.queue.max_requests > 0 && self.settings.queue.knows_busy()
     }
 
     pub(super) fn is_busy(&self, load: &Load) -> bool {
-        let most = self.settings.queue.busy_active_requests;
-        most > 0 && load.active_requests >= most
+        let queue = &self.settings.queue;
+        let most = (queue.busy_active_requests, queue.busy_prefill_tokens);
+        (most.0 > 0 && load.active_requests >= most.0)
+            || (most.1 > 0 && load.prefill_tokens >= most.1)
     }
 
+    /// Whether it counts as overloaded: it has said so itself, or has too much to do.
     pub(super) fn is_shed(&self, now: Time, worker: WorkerId) -> bool {
         let known = self.shed.binary_search_by_key(&worker, |(w, _)| *w);
-        known.is_ok_and(|i| now < self.shed[i].1)
+        known.is_ok_and(|i| now < self.shed[i].1) || !self.detector.of(worker).is_none()
     }
 
     /// Whether a Hard session waits until this worker, its home, is not overloaded any more.
@@ -95,8 +98,8 @@ impl Partition {
         self.shaken.extend(homes);
     }
 
-    /// Takes note of the time: what has been overloaded for long enough is so no longer, and what has
-    /// drained for long enough has departed.
+    /// Takes note of the time: what has been overloaded for long enough is so no longer, what was reported
+    /// long ago counts no longer, and what has drained for long enough has departed.
     pub(super) fn note_time(&mut self, now: Time) {
         let before = self.latest;
         self.latest = before.max(now);
@@ -107,6 +110,10 @@ impl Partition {
             for worker in over {
                 self.wake_all(Some(worker));
             }
+        }
+        for worker in self.reports.expire(self.latest) {
+            self.reassess(Some(worker));
+            self.wake_all(Some(worker));
         }
         if self.lines.any_tied() {
             let moves = |worker| self.row(worker).and_then(|row| row.drain?.moves_at);
@@ -165,7 +172,7 @@ impl Partition {
     pub(super) fn is_open(&self, line: Line) -> bool {
         let Some(row) = line.worker().and_then(|worker| self.row(worker)) else { return true };
         let id = row.info.id;
-        let free = || row.ranks.iter().any(|rank| !self.is_busy(&self.ledger.of(id, rank)));
+        let free = || row.ranks.iter().any(|rank| !self.is_busy(&self.load_of(id, rank)));
         let lost = row.state != State::Ready || row.drain.is_some_and(|d| d.moves(self.latest));
         lost || match line {
             Line::Home(_) => {
@@ -183,7 +190,7 @@ impl Partition {
             row.state == State::Ready
                 && row.drain.is_none()
                 && !self.is_shed(self.latest, id)
-                && row.ranks.iter().any(|rank| !self.is_busy(&self.ledger.of(id, rank)))
+                && row.ranks.iter().any(|rank| !self.is_busy(&self.load_of(id, rank)))
         })
     }
 
@@ -193,7 +200,7 @@ impl Partition {
             let id = row.info.id;
             row.state == State::Ready && row.drain.is_none() && !self.is_shed(self.latest, id) && {
                 let awaited = self.awaited(id);
-                let free = |rank| !self.is_busy(&self.ledger.of(id, rank));
+                let free = |rank| !self.is_busy(&self.load_of(id, rank));
                 row.ranks.iter().any(|rank| !awaited.has(rank) && free(rank))
             }
         })

@@ -47,7 +47,12 @@ pub(super) fn settings() -> CoreSettings {
 /// One request at a time each; `most` may wait.
 pub(super) fn queueing(most: usize) -> CoreSettings {
     let max_wait = Duration::from_secs(30);
-    let queue = QueueSettings { max_requests: most, max_wait, busy_active_requests: 1 };
+    let queue = QueueSettings {
+        max_requests: most,
+        max_wait,
+        busy_active_requests: 1,
+        ..QueueSettings::default()
+    };
     CoreSettings { queue, ..settings() }
 }
 

@@ -5,11 +5,13 @@
 //! * [`hosts`]: what hosts do with them;
 //! * [`laws`]: what must come of it;
 //! * [`records`]: what is kept of each request;
+//! * [`loads`]: what workers have to do, and who is overloaded;
 //! * [`people`]: sessions removed, kept and brought back.
 
 mod asks;
 mod hosts;
 mod laws;
+mod loads;
 mod people;
 mod records;
 mod weather;
@@ -32,6 +34,7 @@ use homing_core::settings::{
 };
 use homing_core::time::Time;
 use laws::{Claim, Verdict};
+use loads::Loads;
 use people::Walk;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Display;
@@ -147,7 +150,8 @@ pub(crate) struct Storm {
     engines: Vec<Engine>,
     partitions: [Option<PartitionId>; 2],
     shadows: [Shadow; 2],
-    /// Until when workers count as overloaded.
+    loads: [Loads; 2],
+    /// Until when workers count as overloaded that have said so.
     shed: [BTreeMap<WorkerId, Time>; 2],
     grants: Vec<(Meta, Grant)>,
     checked: Vec<(Meta, Checked)>,
@@ -216,6 +220,7 @@ fn settings(dice: &mut SplitMix) -> CoreSettings {
             max_requests: dice.below(9),
             max_wait: Duration::from_millis(20),
             busy_active_requests: one(dice, &[0, 1, 1, 2, 3]),
+            busy_prefill_tokens: 0,
         };
     }
     s.retry_attempts = dice.below(4) as u32;
@@ -230,6 +235,8 @@ impl Storm {
         let mut engine_dice = SplitMix::new(!seed);
         settings.predict = Duration::from_millis(one(&mut engine_dice, &[0, 0, 10, 5_000]));
         settings.index_memory = one(&mut engine_dice, &[2 << 30, 2 << 30, 100_000]);
+        settings.overload = loads::settings(&mut engine_dice);
+        settings.report_life = Duration::from_millis(one(&mut engine_dice, &[5, 30, 2_000]));
         let picky = dice.below(6) == 0;
         let core = if picky {
             SelectionCore::with_policy(settings.clone(), dice.roll(), || Box::new(Picky))
@@ -244,6 +251,7 @@ impl Storm {
             engines: (0..WORKERS).map(|i| Engine::new(format!("w{i}"))).collect(),
             partitions: [None; 2],
             shadows: [(); 2].map(|()| Shadow::new(ttl)),
+            loads: Default::default(),
             shed: Default::default(),
             grants: Vec::new(),
             checked: Vec::new(),
@@ -294,7 +302,8 @@ impl Storm {
             69..=77 => self.finish(),
             78..=81 => self.claim(),
             82 => self.cancel(),
-            83..=85 => self.cache(),
+            83..=84 => self.cache(),
+            85 => self.report(),
             86..=92 => self.fleet(),
             93 => self.unbind(),
             94 => self.preview(),
@@ -398,6 +407,7 @@ impl Storm {
         }
         let held = self.grants.len() + self.checked.len() + self.running.len();
         assert!(active <= held, "load of nobody");
+        self.check_loads();
         assert_eq!(views.len(), self.engines.iter().filter(|e| e.id.is_some()).count());
     }
 
@@ -416,7 +426,8 @@ impl Storm {
             if held == 0 && self.woken.is_empty() {
                 let waits = |pool: &usize| self.tickets.values().any(|(m, _)| m.pool == *pool);
                 let mut waited = (0..2).filter(waits);
-                let shed = waited.all(|pool| self.shed[pool].values().any(|t| *t > self.now));
+                let later = |pool: usize| self.shed[pool].values().any(|t| *t > self.now);
+                let shed = waited.all(|pool: usize| later(pool) || self.anything_reported(pool));
                 // Or that is over, and the core has not been told of the time since.
                 let due = self.core.poll_timeout().is_some_and(|due| due <= self.now);
                 assert!(shed || due, "nobody wakes {:?}", self.tickets.keys());

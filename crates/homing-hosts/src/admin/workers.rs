@@ -8,6 +8,8 @@ use axum::response::{IntoResponse, Response};
 use homing_core::core::WorkerView;
 use homing_core::fleet;
 use homing_core::fleet::{Drain, FleetChange};
+use homing_core::load::Pace;
+use homing_core::load::report::Reported;
 use homing_core::time::Time;
 use homing_core::trust::{LikelyCause, TrustView};
 use serde::Deserialize;
@@ -25,6 +27,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Value> {
 /// One worker.
 fn one(admin: &Admin, w: &WorkerView) -> Value {
     let spec = &w.info.spec;
+    let now = admin.shell.now();
     let moves_at = w.drain.and_then(|d| d.moves_at);
     json!({
         "id": &*spec.name,
@@ -37,6 +40,10 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
         "active_requests": w.part.load.active_requests,
         "active_prefill_tokens": w.part.load.prefill_tokens,
         "active_blocks": w.part.load.blocks,
+        // Which of `[overload]`'s rules it has broken.
+        "overloaded_by": w.part.overload.words().collect::<Vec<_>>(),
+        // What its engine has said lately; null where it doesn't.
+        "reported": w.part.reported.map(|said| reported(&said, now)),
         "cached_blocks": w.cached_blocks,
         "host_blocks": w.host_blocks,
         "disk_blocks": w.disk_blocks,
@@ -45,6 +52,7 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
         "bindings": w.part.bindings,
         "index": admin.fleet.index_state(&spec.name),
         // By the form in which requests come, once answers have been held against predictions.
+        "pace": pace(&w.pace),
         "trust": w.trust.iter().map(|t| (t.shape.word().to_owned(), trust(t))).collect::<Map<_, _>>(),
         "incarnation": w.info.id.0,
         // Where it drains: from when on its sessions move. Null: they may finish.
@@ -58,7 +66,33 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
     })
 }
 
+/// What a worker's engine says that it has to do, and how much of that is not ours.
+fn reported(said: &Reported, now: Time) -> Value {
+    json!({
+        "running": said.report.running,
+        "waiting": said.report.waiting,
+        "kv_usage": said.report.kv_usage,
+        "foreign": said.foreign,
+        "age_seconds": now.since(said.at).as_secs_f64(),
+    })
+}
+
 /// How far the worker's index is believed, and how its predictions have fared.
+/// In milliseconds, as `docs/http-api.md` says.
+fn pace(p: &Pace) -> Value {
+    // As long as a float of 32 bits is, and not as its 64-bit neighbour.
+    let all = [
+        ("base_ms", p.base),
+        ("prompt_token_ms", p.token),
+        ("pair_ms", p.pair),
+        ("step_ms", p.step),
+        ("sequence_ms", p.sequence),
+        ("context_token_ms", p.context),
+        ("stall_token_ms", p.stall),
+    ];
+    all.into_iter().map(|(name, ms)| (name.to_owned(), json!(ms))).collect::<Map<_, _>>().into()
+}
+
 fn trust(t: &TrustView) -> Value {
     json!({
         "trust": t.trust.factor(),
@@ -74,7 +108,7 @@ fn trust(t: &TrustView) -> Value {
 
 /// The state in one word: what keeps requests away first.
 fn state(w: &WorkerView, now: Time) -> String {
-    let shed = w.part.shed_until.is_some_and(|until| now < until);
+    let shed = w.part.shed_until.is_some_and(|until| now < until) || !w.part.overload.is_none();
     match (w.state, w.drain, shed) {
         (fleet::State::Ready, Some(_), _) => "draining".to_owned(),
         (fleet::State::Ready, None, true) => "overloaded".to_owned(),

@@ -79,6 +79,7 @@ pub(super) async fn of(
         (ask.explicit, ask.constraints) = (steering.explicit(), steering.constraints());
         ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
         ask.shape = endpoint.shape();
+        ask.priority = steering.priority;
     };
     if !endpoint.generates() {
         let mut ask = Ask::new(route.partition, route.name, Prompt::default());

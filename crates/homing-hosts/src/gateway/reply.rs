@@ -75,6 +75,7 @@ const CLIENT: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
 /// How soon a client may come again: around two seconds, when a probe may have found a worker.
 const RETRY_MS: u64 = 1_000;
+/// Clients are spread over as much, and over a quarter of what they are told to wait.
 const RETRY_JITTER_MS: u64 = 2_000;
 const RETRY_MOST_MS: u64 = 60_000;
 
@@ -203,7 +204,7 @@ impl Error {
         Self { message: message.to_owned(), ..self }
     }
 
-    /// A retry can cure it: when those who are overloaded say so, else soon.
+    /// A retry can cure it: when the core thinks so, else soon.
     fn again(self, refusal: &Refusal) -> Self {
         let after = refusal.retry_after.map_or(RETRY_MS, |d| d.as_millis() as u64);
         Self { retry_after_ms: Some(after), ..self }
@@ -262,7 +263,7 @@ pub(super) fn error(mut record: Record, error: Error) -> Response<ReplyBody> {
     match error.retry_after_ms {
         Some(ms) => {
             // Spread by what differs between requests, so that refused clients don't return as one.
-            let spread = spread(record.request_id.as_bytes()) % RETRY_JITTER_MS;
+            let spread = spread(record.request_id.as_bytes()) % RETRY_JITTER_MS.max(ms / 4);
             let ms = (ms + spread).clamp(RETRY_MS, RETRY_MOST_MS);
             headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).clamp(1, 60)));
             headers.insert(HeaderName::from_static("retry-after-ms"), HeaderValue::from(ms));

@@ -10,6 +10,7 @@
 pub mod discovery;
 mod poll;
 pub mod ranks;
+mod report;
 pub mod sources;
 mod tend;
 pub mod verify;
@@ -164,6 +165,9 @@ impl Fleet {
     }
 }
 
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod report_tests;
 #[cfg(test)]
 #[path = "sources_tests.rs"]
 mod sources_tests;

@@ -5,6 +5,7 @@
 
 use super::poll;
 use super::ranks::Ranks;
+use super::report;
 use super::sources::{self, Found, Silent};
 use super::verify::{Questions, Verify};
 use crate::ask::Ask;
@@ -39,6 +40,8 @@ pub(super) struct Tend {
     /// Asks for events, where the engine wants to be asked. Ends with this.
     poller: JoinSet<()>,
     verify: Verify,
+    /// It has no page of metrics: after so many probes it is asked again.
+    no_metrics: u32,
     /// The life that was last asked what it serves, and how many probes ago.
     asked: Option<(WorkerId, u32)>,
     /// Models for which a missing tokenizer was reported.
@@ -92,6 +95,7 @@ impl Tend {
             ask,
             worker,
             poller: JoinSet::new(),
+            no_metrics: 0,
             asked: None,
             told: BTreeSet::new(),
             ailing: Complaint::default(),
@@ -111,11 +115,34 @@ impl Tend {
             let probe = self.probe().await;
             let up = self.note(probe) && probe == Probe::Good && self.learn().await;
             if let Some(id) = self.id().filter(|_| up) {
-                self.verify.count(id).await;
+                self.read_metrics(id).await;
             }
             tokio::time::sleep(if up { interval } else { pause }).await;
             pause = if up { FIRST_PAUSE.min(interval) } else { (pause * 2).min(interval) };
         }
+    }
+
+    /// What its page of metrics says of its load, and of what it has reused. One that has no such page is asked for
+    /// it seldom.
+    async fn read_metrics(&mut self, id: WorkerId) {
+        if self.no_metrics > 0 {
+            self.no_metrics -= 1;
+            return;
+        }
+        let core = self.shell.core();
+        core.expect_report(id);
+        let page = match self.ask.get("/metrics").await {
+            Ok((200, page)) => page,
+            Ok(_) => return self.no_metrics = ASK_AGAIN,
+            Err(_) => return,
+        };
+        let Ok(text) = std::str::from_utf8(&page) else { return };
+        let page = Exposition::parse(text);
+        for (rank, report) in report::of(&page, self.ranks.count()) {
+            core.handle_report(self.shell.now(), id, rank, report);
+        }
+        self.verify.count(id, &page);
+        self.shell.pump();
     }
 
     async fn probe(&mut self) -> Probe {

@@ -34,8 +34,10 @@ pub(super) struct Says {
     started_at: f64,
     /// It takes connections and says nothing.
     hung: bool,
-    /// How often it was asked for its models.
+    /// How often it was asked for its models,
     pub(super) asked: u32,
+    /// and for its metrics.
+    pub(super) asked_metrics: u32,
 }
 
 pub(super) struct Engine {
@@ -61,6 +63,7 @@ impl Engine {
             started_at: 1.0,
             hung: false,
             asked: 0,
+            asked_metrics: 0,
         };
         Self {
             address: held.local_addr().unwrap(),
@@ -145,7 +148,12 @@ async fn answer(mut stream: TcpStream, says: Arc<Mutex<Says>>) {
                 "POST" => (200, says.polled.as_mut().unwrap().pop_front().unwrap_or("[]".into())),
                 _ => (405, String::new()),
             },
-            "/metrics" => (200, format!("process_start_time_seconds {}\n", says.started_at)),
+            "/metrics" => {
+                says.asked_metrics += 1;
+                let page = says.pages.iter().find(|(path, ..)| *path == "/metrics");
+                let (status, more) = page.map_or((200, ""), |(_, status, body)| (*status, body));
+                (status, format!("process_start_time_seconds {}\n{more}", says.started_at))
+            }
             other => {
                 let page = says.pages.iter().find(|(path, ..)| *path == other);
                 page.map_or((404, String::new()), |(_, status, body)| (*status, body.clone()))

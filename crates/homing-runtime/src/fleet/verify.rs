@@ -172,15 +172,13 @@ impl Verify {
         }
     }
 
-    /// Tells the core what the engine counts, where that says more than its answers do.
-    pub(super) async fn count(&self, id: WorkerId) {
+    /// Tells the core what the engine counts, by its page of metrics, where that says more than its answers do.
+    pub(super) fn count(&self, id: WorkerId, page: &Exposition<'_>) {
         let core = self.shell.core();
         if !self.shell.verifies() || !core.wants_counters(id) {
             return;
         }
-        let Ok((200, page)) = self.ask.get("/metrics").await else { return };
-        let page = std::str::from_utf8(&page).ok().map(Exposition::parse);
-        let Some((hits, queries)) = page.and_then(|page| page.prefix_cache()) else { return };
+        let Some((hits, queries)) = page.prefix_cache() else { return };
         for turn in core.counted(id, Counters { hits, queries }) {
             self.shell.note_trust(turn);
         }

@@ -4,8 +4,8 @@ use super::problem::{Fault, Problem, Problems};
 use super::raw::{Group, POLICY, Raw, is_settable};
 use super::types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
-    OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings, Soft,
-    Subagents, Upstream, Verify,
+    OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing, Settings,
+    Soft, Subagents, Upstream, Verify,
 };
 use super::value::Value;
 use super::{Effective, KEYS, Origin, Policies, Status, worker};
@@ -38,6 +38,8 @@ from_value! {
     bool: Value::Bool(yes) => Some(yes),
     u16: Value::Int(number) => number.try_into().ok(),
     u32: Value::Int(number) => number.try_into().ok(),
+    u64: Value::Int(number) => Some(number),
+    f64: Value::Float(number) => Some(number),
     usize: Value::Int(number) | Value::Size(number) => number.try_into().ok(),
     Duration: Value::Duration(span) => Some(span),
     SocketAddr: Value::Listen(address) => Some(address),
@@ -118,6 +120,14 @@ pub(super) fn convert(
             max_wait: top.read("queue.max_wait")?,
             busy_active_requests: Some(top.read("queue.busy_active_requests")?)
                 .filter(|bound| *bound > 0),
+            busy_prefill_tokens: Some(top.read("queue.busy_prefill_tokens")?)
+                .filter(|bound| *bound > 0),
+        },
+        overload: Overload {
+            active_requests: Some(top.read("overload.active_requests")?).filter(|bound| *bound > 0),
+            kv_usage: top.read("overload.kv_usage")?,
+            factor: top.read("overload.factor")?,
+            recover: top.read("overload.recover")?,
         },
         affinity: affinity(top, problems)?,
         routing: match top.value(POLICY) {

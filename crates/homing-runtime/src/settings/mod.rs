@@ -24,7 +24,7 @@
 //! | `gateway.body_memory` | nothing | held bodies have no common bound yet, only `gateway.max_body` each |
 //! | `upstream.tcp_user_timeout` | nothing | the socket option is not set yet |
 //! | `retry.budget` | nothing | retries are bounded by `retry.attempts` alone |
-//! | `overload.*`, `limits.*`, `queue.busy_prefill_tokens` | the defaults | they say "off", or say nothing while the rest is off |
+//! | `limits.*` | the defaults | they say "off" |
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
 //! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |
@@ -50,8 +50,8 @@ pub use reference::reference_markdown;
 pub use table::{KEYS, SECTIONS};
 pub use types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, Model,
-    OnDown, OnFailure, OnFull, OnOverload, Policy, Queue, RejectAs, Retry, Routing, Settings, Soft,
-    Subagents, Tokenizer, Upstream, Verify, Worker,
+    OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing,
+    Settings, Soft, Subagents, Tokenizer, Upstream, Verify, Worker,
 };
 pub use worker::{UrlError, WorkerUrl};
 

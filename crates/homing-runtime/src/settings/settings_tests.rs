@@ -96,6 +96,29 @@ fn nothing_given_is_the_defaults() {
 }
 
 #[test]
+fn the_detector_and_the_queue_are_off_unless_they_are_set() {
+    let off = load("");
+    assert_eq!(off.queue.busy_prefill_tokens, None);
+    let overload = &off.overload;
+    assert_eq!((overload.active_requests, overload.kv_usage, overload.factor), (None, 0.0, 0.0));
+    assert!((overload.recover - 0.8).abs() < f64::EPSILON);
+    let on = load(
+        "[queue]\nbusy_prefill_tokens = 200_000\n[overload]\nactive_requests = 5\nkv_usage = 0.9\n\
+         factor = 2\nrecover = 0.5\n",
+    );
+    assert_eq!(on.queue.busy_prefill_tokens, Some(200_000));
+    let overload = &on.overload;
+    assert_eq!((overload.active_requests, overload.kv_usage), (Some(5), 0.9));
+    assert_eq!((overload.factor, overload.recover), (2.0, 0.5));
+    let core = crate::shell::core_settings(&on);
+    assert_eq!((core.overload.active_requests, core.overload.factor), (5, 2.0));
+    assert_eq!(
+        (core.queue.busy_prefill_tokens, core.report_life),
+        (200_000, on.health.interval * 3)
+    );
+}
+
+#[test]
 fn what_the_acceptance_harness_writes_loads() {
     let settings = load(
         r#"
@@ -230,7 +253,7 @@ fn every_planned_key_is_refused_off_what_the_build_does() {
         assert!(text.contains(&format!("is not built yet (planned: {step})")), "{text}");
         seen += 1;
     }
-    assert!(seen > 50, "{seen}");
+    assert!(seen > 40, "{seen}");
 }
 
 #[test]

@@ -204,6 +204,8 @@ pub struct Settings {
     pub retry: Retry,
     /// The admission queue of each partition.
     pub queue: Queue,
+    /// The overload detector.
+    pub overload: Overload,
     /// Sessions.
     pub affinity: Affinity,
     /// The choice of a worker.
@@ -291,6 +293,21 @@ pub struct Queue {
     pub max_wait: Duration,
     /// A target is busy from so many active requests on; `None`: never. Default 0, never.
     pub busy_active_requests: Option<u32>,
+    /// And from so many prompt tokens on that it has to compute; `None`: never. Default 0, never.
+    pub busy_prefill_tokens: Option<u64>,
+}
+
+/// `[overload]`: when a worker counts as overloaded. Any of the three rules is enough.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Overload {
+    /// From so many active requests on, the mean of its ranks; `None`: off. Default 0, off.
+    pub active_requests: Option<u32>,
+    /// From this share of its KV memory on; 0: off. Default 0.
+    pub kv_usage: f64,
+    /// Above so many times the pool's mean, beyond a gap; 0: off. Default 0.
+    pub factor: f64,
+    /// No longer at this share of a bound, or below. Default 0.8.
+    pub recover: f64,
 }
 
 /// `[affinity]`.

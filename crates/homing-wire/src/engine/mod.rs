@@ -5,12 +5,14 @@
 //! caller that reads it from a socket to bound; how many entries are taken is bounded here.
 
 mod kind;
+mod load;
 pub mod metrics;
 mod quantile;
 mod server_info;
 mod sources;
 
 pub use kind::Kind;
+pub use load::EngineLoad;
 pub use quantile::Histogram;
 pub use server_info::{ServerInfo, parse_server_info};
 pub use sources::{

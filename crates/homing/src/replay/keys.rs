@@ -56,6 +56,12 @@ pub(super) struct Keys {
     /// Requests that may wait at the router; 0: none [default: 0]
     #[arg(long, value_name = "N")]
     queue: Option<u32>,
+    /// Active requests from which on a worker is overloaded; 0: never [default: 0]
+    #[arg(long, value_name = "N")]
+    overload_active_requests: Option<u32>,
+    /// Times the fleet's mean of active requests above which one is, if well beyond it; 0: never [default: 0]
+    #[arg(long, value_name = "F")]
+    overload_factor: Option<f64>,
     /// Routers that don't know of each other; requests go to them in turn [default: 1]
     #[arg(long, value_name = "N")]
     replicas: Option<usize>,
@@ -251,6 +257,12 @@ impl Keys {
                 "--busy-active-requests",
             ),
             ("queue.max_requests", number(self.queue), "--queue"),
+            (
+                "overload.active_requests",
+                number(self.overload_active_requests),
+                "--overload-active-requests",
+            ),
+            ("overload.factor", self.overload_factor.map(|f| f.to_string()), "--overload-factor"),
         ];
         let given = all.into_iter().filter_map(|(key, value, flag)| Some((key, value?, flag)));
         let given: Vec<_> = given.collect();
@@ -299,6 +311,10 @@ impl Keys {
             max_queued: self.max_queued.or(plan.max_queued),
             busy_active_requests: self.busy_active_requests.or(plan.busy_active_requests),
             queue: self.queue.or(plan.queue),
+            overload_active_requests: self
+                .overload_active_requests
+                .or(plan.overload_active_requests),
+            overload_factor: self.overload_factor.or(plan.overload_factor),
             replicas: self.replicas.or(plan.replicas),
             events: self.events.or(plan.events),
             event_delay: self.event_delay.or(plan.event_delay),

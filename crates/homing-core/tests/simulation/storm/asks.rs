@@ -67,6 +67,8 @@ impl Storm {
         if self.dice.below(8) == 0 {
             ask.constraints = Some(Arc::new(self.constraints()));
         }
+        ask.priority = one(&mut self.engine_dice, &[0, 0, 1, -1, i32::MAX]);
+        ask.tenant = one(&mut self.engine_dice, &[0, 0, 0, 1, 2]);
         if self.dice.below(4) == 0 {
             ask.deadline = Some(self.now + Duration::from_micros(self.dice.below(20_000) as u64));
         }

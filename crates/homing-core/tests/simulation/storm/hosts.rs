@@ -17,6 +17,7 @@ use std::time::Duration;
 
 impl Storm {
     pub(super) fn ask(&mut self, meta: Meta, ask: Ask) {
+        self.time_told(meta.pool, self.now);
         let due = self.due(&meta, None);
         let mut ask = ask;
         ask.note.id = Some(meta.serial.to_string().into());
@@ -101,6 +102,7 @@ impl Storm {
                     self.shadows[pool].hold(key.unwrap(), hold, grant.target());
                 }
                 self.grants.push((meta, grant));
+                self.weigh(pool, None);
             }
             (Admission::Waiting(ticket), Verdict::Wait(line)) => {
                 assert!(from == Some(line) || waiting < most, "F42");
@@ -169,8 +171,12 @@ impl Storm {
         assert_eq!(refusal.outcome, outcome);
         self.saw(format_args!("{:?}", refusal.cause));
         let overloaded = matches!(refusal.cause, Cause::Overloaded | Cause::TargetOverloaded);
-        assert_eq!(refusal.retry_after.is_some(), overloaded);
-        if let Some(after) = refusal.retry_after {
+        if refusal.cause != Cause::QueueFull {
+            assert_eq!(refusal.retry_after.is_some(), overloaded);
+        }
+        // Where it has not been said when they are back, it is a guess.
+        let guess = !overloaded || self.anybody_over(meta.pool);
+        if let Some(after) = refusal.retry_after.filter(|_| !guess) {
             let shed = self.shed[meta.pool].iter().filter(|(_, until)| **until > self.now);
             // Its home's own time, where that is the reason.
             let home = home.filter(|_| refusal.cause == Cause::TargetOverloaded);
@@ -207,6 +213,7 @@ impl Storm {
                 assert!(again, "no reason to ask again");
                 self.log(format_args!("#{} again", meta.serial));
                 self.saw("again");
+                self.freed(meta.pool, self.now);
                 self.let_go(&mut meta, false);
                 meta.rechecked = true;
                 self.ask(meta, ask);
@@ -302,7 +309,6 @@ impl Storm {
 
     pub(super) fn fail(&mut self) {
         let Some(i) = any(&mut self.dice, &self.checked) else { return };
-        let (mut meta, checked) = self.checked.swap_remove(i);
         let failure = match self.dice.below(8) {
             0 => Failure::Refused,
             n if n <= self.busy_day => Failure::Overloaded(None),
@@ -310,7 +316,15 @@ impl Storm {
             4..=6 => Failure::Broken,
             _ => Failure::Overloaded(Some(Duration::from_millis(self.dice.below(3000) as u64))),
         };
+        let (meta, checked) = &self.checked[i];
         let (pool, failed) = (meta.pool, checked.grant().worker().id);
+        if failure == Failure::Refused {
+            // It is Down before anything else is looked at.
+            self.refusing = Some(failed);
+            self.weigh(pool, None);
+        }
+        let (mut meta, checked) = self.checked.swap_remove(i);
+        self.freed(pool, self.now);
         self.log(format_args!("#{} failed at {failed:?}: {failure:?}", meta.serial));
         let last = self.no_retry(&meta, failed, failure);
         let before = self.shown(&meta);
@@ -331,6 +345,7 @@ impl Storm {
             meta.failed.push(failed);
         }
         if let Some((cause, bound)) = last {
+            self.refusing = None;
             let (admission, _) = self.core.retry(self.now, checked, failure);
             let Admission::Refused(refusal) = admission else { panic!("nothing else is tried") };
             self.log(format_args!("#{} refused {refusal:?}", meta.serial));
@@ -339,7 +354,6 @@ impl Storm {
             assert!(kept(before).is_none_or(|v| kept(self.shown(&meta)) == Some(v)), "R12: kept");
             self.refused(&meta, None, refusal);
         } else {
-            self.refusing = Some(failed).filter(|_| failure == Failure::Refused);
             let due = self.due(&meta, None);
             self.refusing = None;
             let (admission, events) = self.core.retry(self.now, checked, failure);
@@ -360,6 +374,7 @@ impl Storm {
             let (meta, checked) = self.checked.swap_remove(i);
             (meta, self.core.abandon(self.now, checked, why))
         };
+        self.freed(meta.pool, self.now);
         self.let_go(&mut meta, why != Abandon::NotDispatched);
         self.given_up(&meta, outcome);
     }
@@ -392,7 +407,14 @@ impl Storm {
             self.core.progress(self.now, &r.live, Step::Usage(usage));
         }
         self.core.finish(now, r.live);
+        self.freed(r.pool, now);
         self.log(format_args!("finished at {:?}: {:?}", r.target, r.lease));
+    }
+
+    /// A booking has ended there.
+    fn freed(&mut self, pool: usize, now: Time) {
+        self.time_told(pool, now);
+        self.weigh(pool, None);
     }
 
     /// What the engine says of a request: nothing, or anything.
@@ -416,6 +438,7 @@ impl Storm {
         // It may have left in between, or have claimed after an earlier wake.
         let Some((meta, ticket)) = self.tickets.remove(&id) else { return };
         let from = Some(meta.line);
+        self.time_told(meta.pool, self.now);
         let due = self.due(&meta, from);
         let admission = self.core.claim(self.now, ticket);
         self.admitted(meta, due, from, admission);

@@ -98,7 +98,8 @@ impl Storm {
                 serves: v.models,
                 ranks: e.ranks,
                 drain: e.drain,
-                shed: shed.get(&v.info.id).is_some_and(|until| *until > self.now),
+                shed: shed.get(&v.info.id).is_some_and(|until| *until > self.now)
+                    || self.is_over(meta.pool, v.info.id),
                 allowed: meta.constraints.as_deref().is_none_or(|c| c.allow(&v.info)),
             });
         }
@@ -135,7 +136,8 @@ impl Storm {
     /// Whether a Hard session waits until its home is not overloaded any more.
     pub(super) fn waits_for(&self, pool: usize, home: WorkerId) -> bool {
         self.settings.affinity.on_overload == OnOverload::Wait
-            && self.shed[pool].get(&home).is_some_and(|until| *until > self.now)
+            && (self.shed[pool].get(&home).is_some_and(|until| *until > self.now)
+                || self.is_over(pool, home))
     }
 
     pub(super) fn due(&self, meta: &Meta, from: Option<Line>) -> Due {
@@ -234,9 +236,9 @@ impl Storm {
                         && r.drain.is_none()
                         && !meta.failed.contains(&r.id),
                     shed: r.shed,
-                    busy: most > 0 && self.active(meta.pool, target) >= most as usize,
+                    busy: most > 0 && self.load(meta.pool, target) >= most as usize,
                     awaited: self.is_awaited(meta.pool, target),
-                    vetoed: self.picky && self.active(meta.pool, target) >= PICKY as usize,
+                    vetoed: self.picky && self.load(meta.pool, target) >= PICKY as usize,
                 }
             })
         });

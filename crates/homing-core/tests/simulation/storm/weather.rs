@@ -88,6 +88,9 @@ impl Storm {
         let events = self.core.handle_fleet(self.now, change).unwrap();
         self.log(format_args!("{line} -> {events:?}"));
         self.note(&events);
+        for pool in 0..2 {
+            self.weigh(pool, None);
+        }
     }
 
     /// New lives have new ids and empty caches.
@@ -98,6 +101,8 @@ impl Storm {
                 self.shed.iter_mut().for_each(|shed| _ = shed.remove(old));
             }
             if let FleetEvent::Reborn { old, new } = event {
+                // The old one goes before the new one comes.
+                (0..2).for_each(|pool| self.weigh(pool, Some(*new)));
                 let e = self.engines.iter_mut().find(|e| e.id == Some(*old)).unwrap();
                 (e.id, e.held) = (Some(*new), Default::default());
             }
@@ -208,6 +213,7 @@ impl Storm {
     pub(super) fn tick(&mut self) {
         self.core.handle_timeout(self.now);
         self.ticked = self.now;
+        (0..2).for_each(|pool| self.time_told(pool, self.now));
         self.shed.iter_mut().for_each(|shed| shed.retain(|_, until| *until > self.now));
         self.log("tick");
     }

@@ -1,0 +1,120 @@
+//! What targets have to do: our bookings, and what engines report beyond them. Whatever changes it goes through
+//! here, so that verdicts on overload, the turnover and those who wait hear of it.
+
+use super::Partition;
+use crate::ask::{Cause, Grant};
+use crate::ids::{DpRank, WorkerId};
+use crate::load::pace::Decoded;
+use crate::load::report::Report;
+use crate::load::{Booking, Load};
+use crate::time::Time;
+use smallvec::SmallVec;
+use std::time::Duration;
+
+/// When to come again where nobody says.
+const USUAL_RETRY: Duration = Duration::from_secs(1);
+/// When to come again at the latest, where it is a guess: a quarter more is a minute, and hosts spread clients
+/// over that.
+const LONGEST_GUESS: Duration = Duration::from_secs(48);
+/// Blocks are a measure of load here even where the engine's block size is unknown.
+const USUAL_BLOCK: u32 = 16;
+
+impl Partition {
+    /// What a target has to do: never less than is booked on it.
+    pub(super) fn load_of(&self, worker: WorkerId, rank: DpRank) -> Load {
+        [self.ledger.of(worker, rank), self.reports.foreign(worker, rank)].into_iter().sum()
+    }
+
+    /// A request has been booked.
+    pub(super) fn booked(&mut self, grant: &Grant) {
+        let forecast = &grant.forecast;
+        let size = if forecast.exact { forecast.block_size.max(1) } else { USUAL_BLOCK };
+        self.usual.add(u64::from(forecast.tokens), u64::from(forecast.tokens.div_ceil(size)));
+        self.reassess(Some(grant.worker.id));
+    }
+
+    /// A booking ends, for whatever reason; whom it was on, and how long its tokens took, if they say something.
+    pub(super) fn free(
+        &mut self,
+        now: Time,
+        booking: Booking,
+        rank: DpRank,
+    ) -> (WorkerId, Option<Decoded>) {
+        self.note_time(now);
+        let (worker, decoded) = self.ledger.free(now, booking);
+        self.reports.ended(worker, rank);
+        self.turnover
+            .ended(now, self.lines.len() > 0 || self.detector.any() || !self.shed.is_empty());
+        self.reassess(Some(worker));
+        (worker, decoded)
+    }
+
+    /// A prompt has been computed: where that makes a worker busy, it may be so no longer.
+    pub(super) fn eased(&mut self, worker: WorkerId) {
+        if self.settings.queue.busy_prefill_tokens > 0 {
+            self.wake_all(Some(worker));
+        }
+    }
+
+    /// See [`crate::SelectionCore::expect_report`].
+    pub fn expect_report(&mut self, worker: WorkerId) {
+        if let Some(ranks) = self.row(worker).map(|row| row.ranks) {
+            self.reports.ask(worker, ranks);
+        }
+    }
+
+    /// See [`crate::SelectionCore::handle_report`].
+    pub fn report(&mut self, now: Time, worker: WorkerId, rank: Option<DpRank>, report: Report) {
+        self.note_time(now);
+        let Some(row) = self.row(worker) else { return };
+        let there = row.ranks.iter().filter(|r| rank.is_none_or(|rank| rank == *r));
+        let there: SmallVec<[DpRank; 8]> = there.collect();
+        if there.is_empty() {
+            return;
+        }
+        let (ledger, usual) = (&self.ledger, self.usual);
+        let ours = |rank| ledger.of(worker, rank).active_requests;
+        let eased = self.reports.hear(self.latest, worker, &there, report, usual, ours);
+        self.reassess(Some(worker));
+        if eased {
+            self.wake_all(Some(worker));
+        }
+        self.debug_check();
+    }
+
+    /// When a refused client may come again; `None`: that is no matter of time, or nobody can say.
+    pub(super) fn retry_after(
+        &self,
+        now: Time,
+        cause: Cause,
+        at: Option<WorkerId>,
+    ) -> Option<Duration> {
+        match cause {
+            // Whoever waits stands before a newcomer.
+            Cause::QueueFull => self.guess(now, self.lines.len() as f64),
+            Cause::Overloaded | Cause::TargetOverloaded => {
+                let said = self.shed.iter().map(|(worker, _)| *worker);
+                let those = said.chain(self.detector.workers());
+                let those = those.filter(|worker| at.is_none_or(|at| at == *worker));
+                let first = those.map(|worker| self.recovers_after(now, worker)).min();
+                Some(first.unwrap_or(USUAL_RETRY))
+            }
+            _ => None,
+        }
+    }
+
+    /// How long it may take until so many more have ended.
+    fn guess(&self, now: Time, ends: f64) -> Option<Duration> {
+        self.turnover.takes(now, ends).map(|takes| takes.min(LONGEST_GUESS))
+    }
+
+    /// How long an overloaded worker is likely to stay so.
+    fn recovers_after(&self, now: Time, worker: WorkerId) -> Duration {
+        let said = self.shed_until(Some(worker)).map(|until| until.since(now));
+        let ends = self.ends_before_recovery(worker);
+        let works = ends.and_then(|ends| self.guess(now, ends));
+        // Of memory that is too full only the next reports tell.
+        let works = works.or_else(|| (!self.detector.of(worker).is_none()).then_some(USUAL_RETRY));
+        said.max(works).unwrap_or(USUAL_RETRY)
+    }
+}
