@@ -2,8 +2,9 @@
 
 use crate::Failure;
 use anyhow::Context;
-use homing_runtime::settings::{Override, Settings, Sources};
+use homing_runtime::settings::{Override, Policies, Settings, Sources};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The flags that `serve` and `check` share.
 #[derive(Debug, clap::Args)]
@@ -60,8 +61,18 @@ pub(crate) fn load(config: Option<&Path>, overrides: Vec<Override>) -> Result<Se
     let env = std::env::vars_os().filter_map(|(name, value)| {
         Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
     });
-    Settings::load(Sources { file, env, overrides })
+    let policies = POLICIES.get().cloned().unwrap_or_default();
+    Settings::load_with(Sources { file, env, overrides }, &policies)
         .map_err(|errors| Failure::Usage(errors.to_string()))
+}
+
+/// Policies that the program brings along.
+static POLICIES: OnceLock<Policies> = OnceLock::new();
+
+/// Makes them known, once.
+pub(crate) fn bring(policies: Policies) {
+    // A second call would be a second `main`.
+    let _ = POLICIES.set(policies);
 }
 
 fn set(key: &str, value: &str, flag: &str) -> Override {

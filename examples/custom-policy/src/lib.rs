@@ -33,7 +33,11 @@ impl Policy for Frugal {
     fn terms(&self, demand: &Demand, c: &Candidate) -> Terms {
         let active = c.load.active_requests;
         // The fuller the better, as long as it is not full.
-        let fill = if active < self.full { f64::from(self.full - active) } else { 1e3 + f64::from(active) };
+        let fill = if active < self.full {
+            f64::from(self.full - active)
+        } else {
+            1e3 + f64::from(active)
+        };
         // Between two that are alike: where the prompt is. Less than one request in all.
         let uncached = f64::from(demand.uncached(c.believed()));
         terms([("fill", fill), ("uncached", uncached / (uncached + 1e6))])

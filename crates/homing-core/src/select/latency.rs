@@ -24,7 +24,7 @@ pub struct Latency {
 
 impl Default for Latency {
     fn default() -> Self {
-        Self { work: 1.5, stall: 0.05, decode: 0.7, home: 256.0, host: 0.1, disk: 0.3 }
+        Self { work: 1.5, stall: 0.05, decode: 0.7, home: 1024.0, host: 0.1, disk: 0.3 }
     }
 }
 
