@@ -1,7 +1,7 @@
 //! What targets have to do, and how fast they are.
 //!
-//! * [`ledger`]: one booking per request, from its selection to the end of its stream;
-//! * [`paths`]: which blocks the requests of one target occupy together;
+//! * `ledger`: one booking per request, from its selection to the end of its stream;
+//! * `paths`: which blocks the requests of one target occupy together;
 //! * [`pace`]: how long a target takes, learned from what it did;
 //! * [`report`]: what engines say that they have to do, and what that shows beyond our bookings.
 

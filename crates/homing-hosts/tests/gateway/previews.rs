@@ -91,7 +91,7 @@ async fn a_preview_tells_what_a_request_then_gets() {
 #[tokio::test]
 async fn what_a_candidate_costs_adds_up_with_its_sessions_at_home() {
     let workers = fleet().await;
-    let world = World::start(&[], &workers.each_ref()).await;
+    let world = World::start(&[("routing.policy", "'kv'")], &workers.each_ref()).await;
     for session in ["s", "t"] {
         world.ask(&turn_with(session, "x-homing-worker", "b")).await;
     }
