@@ -36,13 +36,13 @@ use crate::hash::Prompt;
 use crate::ids::{PartitionId, Role, WorkerId};
 use crate::index::chain::ChainReader;
 use crate::index::seen::Seen;
-use crate::index::{ChainIndex, Overlaps, RecencyIndex};
+use crate::index::{ChainIndex, Overlaps, RecencyIndex, TextReader};
 use crate::partition::Partition;
 use crate::select::policy::{Policy, built_in};
 use crate::settings::CoreSettings;
 use crate::time::Time;
 use crate::trust::Turn;
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use sessions::Aside;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -58,8 +58,10 @@ struct Cell {
     index: Mutex<ChainIndex>,
     /// The same, for those who look prompts up: they never wait for it.
     reader: ChainReader,
-    /// What was sent to them.
-    text: RwLock<RecencyIndex>,
+    /// What was sent to them, for the one who writes it,
+    text: Mutex<RecencyIndex>,
+    /// and for those who look up.
+    text_reader: TextReader,
     /// Whether somebody is known by nothing else.
     wants_text: AtomicBool,
     /// Changes of it.
@@ -81,7 +83,8 @@ impl Cell {
         index.bound_predictions(index_memory);
         text.bound_predictions(index_memory);
         let reader = index.reader();
-        let (index, text) = (Mutex::new(index), RwLock::new(text));
+        let text_reader = text.reader();
+        let (index, text) = (Mutex::new(index), Mutex::new(text));
         let (wants_text, changes, bytes, block_size, seen) = Default::default();
         let (state, expiry) = (Mutex::new(state), AtomicU64::new(u64::MAX));
         Self {
@@ -90,6 +93,7 @@ impl Cell {
             index,
             reader,
             text,
+            text_reader,
             wants_text,
             changes,
             expiry,
@@ -111,9 +115,9 @@ impl Cell {
 
     /// Changes the index of texts; likewise.
     fn text<T>(&self, change: impl FnOnce(&mut RecencyIndex) -> T) -> T {
-        let mut texts = self.text.write();
+        let mut texts = self.text.lock();
         let changed = change(&mut texts);
-        RwLockWriteGuard::unlock_fair(texts);
+        MutexGuard::unlock_fair(texts);
         changed
     }
 }
@@ -390,7 +394,7 @@ impl SelectionCore {
         for cell in cells.iter() {
             let index = cell.index.lock();
             index.check();
-            cell.text.read().check();
+            cell.text.lock().check();
             let size = cell.block_size.load(Ordering::Relaxed);
             assert_eq!(size, index.block_size().unwrap_or(0), "the block size beside the index");
         }

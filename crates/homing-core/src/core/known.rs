@@ -46,7 +46,7 @@ impl SelectionCore {
         let exact = ask.prompt.exact;
         let mut found = if exact { cell.reader.overlaps(&ask.prompt) } else { Overlaps::new() };
         if !ask.text.chain.is_empty() {
-            let texts = cell.text.read();
+            let texts = &cell.text_reader;
             for mut o in texts.overlaps(&ask.text) {
                 if !compares_text(ask, texts.cache(o.worker).source) {
                     continue;
@@ -71,7 +71,7 @@ impl SelectionCore {
         }
         let (ask, worker, rank) = (&grant.ask, grant.worker.id, grant.rank);
         let until = now + self.settings.predict;
-        let source = cell.text.read().cache(worker).source;
+        let source = cell.text_reader.cache(worker).source;
         if !ask.prompt.chain.is_empty() && source == CacheSource::Events {
             let here = |o: &&crate::index::Overlap| (o.worker, o.rank) == (worker, rank);
             let from = ask.overlaps.iter().find(here).map_or(0, |o| o.blocks as usize);
@@ -143,7 +143,7 @@ impl SelectionCore {
         cell.expiry.store(u64::MAX, Ordering::Relaxed);
         while cell.index(|index| index.expire(now)) {}
         while cell.text(|texts| texts.expire(now)) {}
-        let ends = [cell.index.lock().next_expiry(), cell.text.read().next_expiry()];
+        let ends = [cell.index.lock().next_expiry(), cell.text.lock().next_expiry()];
         let next = ends.into_iter().flatten().min().map_or(u64::MAX, Time::as_micros);
         cell.expiry.fetch_min(next, Ordering::Relaxed);
         self.measure(cell);
@@ -153,13 +153,13 @@ impl SelectionCore {
     #[must_use]
     pub fn index_use(&self) -> IndexUse {
         let cells = self.cells.read();
-        let dropped = cells.iter().map(|c| c.index.lock().dropped() + c.text.read().dropped());
+        let dropped = cells.iter().map(|c| c.index.lock().dropped() + c.text.lock().dropped());
         IndexUse { bytes: self.index_bytes.load(Ordering::Relaxed), dropped: dropped.sum() }
     }
 
     /// Notes what a partition's indexes take.
     pub(super) fn measure(&self, cell: &Cell) {
-        let bytes = cell.index.lock().bytes() + cell.text.read().bytes();
+        let bytes = cell.index.lock().bytes() + cell.text.lock().bytes();
         let before = cell.bytes.swap(bytes, Ordering::Relaxed);
         // Less is more by a wrapped number; adding wraps too.
         self.index_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl SelectionCore {
                 self.index_bytes.load(Ordering::Relaxed).saturating_sub(budget - budget / SLACK);
             let largest = cells.iter().max_by_key(|c| c.bytes.load(Ordering::Relaxed));
             let Some(cell) = largest.filter(|_| over > 0) else { return };
-            let (blocks, texts) = (cell.index.lock().bytes(), cell.text.read().bytes());
+            let (blocks, texts) = (cell.index.lock().bytes(), cell.text.lock().bytes());
             let more = if blocks >= texts {
                 cell.index(|index| index.make_room(blocks.saturating_sub(over)))
             } else {

@@ -75,7 +75,7 @@ impl SelectionCore {
                 cached_blocks,
                 host_blocks,
                 disk_blocks,
-                cached_chunks: cell.map_or(0, |c| c.text.read().blocks(id)),
+                cached_chunks: cell.map_or(0, |c| c.text.lock().blocks(id)),
                 cache: row.cache,
                 trust,
                 pace,

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 pub use chain::ChainIndex;
 pub use naive::NaiveIndex;
-pub use recency::RecencyIndex;
+pub use recency::{RecencyIndex, TextReader};
 
 /// One target's share of a prompt: how many of its leading blocks it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,13 +6,16 @@
 //! last. Ends are older than what they stand on, so they go first, as in the engines (vLLM frees the
 //! blocks of a request from its last to its first).
 
+use super::chain::ChainReader;
 use super::{ChainIndex, Overlaps};
 use crate::fleet::{Cache, CacheSource};
 use crate::hash::{ChainHash, Prompt, TEXT_BLOCK};
 use crate::ids::{DpRank, WorkerId};
 use crate::time::Time;
+use arc_swap::ArcSwap;
 use foldhash::fast::FixedState;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Chunks that one step of [`RecencyIndex::make_room`] drops.
 const STEP: usize = 256;
@@ -25,8 +28,32 @@ pub const USUAL_CAPACITY: u64 = 1 << 18;
 pub struct RecencyIndex {
     chains: ChainIndex,
     lists: BTreeMap<(WorkerId, DpRank), List>,
-    caches: BTreeMap<WorkerId, Cache>,
+    /// Shown to readers as a whole.
+    caches: Arc<ArcSwap<Caches>>,
     dropped: u64,
+}
+
+type Caches = BTreeMap<WorkerId, Cache>;
+
+/// The index for those who look prompts up: they never wait for the one who writes it.
+#[derive(Clone, Debug)]
+pub struct TextReader {
+    chains: ChainReader,
+    caches: Arc<ArcSwap<Caches>>,
+}
+
+impl TextReader {
+    /// Each target's overlap with a prompt's text, in chunks.
+    #[must_use]
+    pub fn overlaps(&self, text: &Prompt) -> Overlaps {
+        self.chains.overlaps(text)
+    }
+
+    /// How a worker's cache is known.
+    #[must_use]
+    pub fn cache(&self, worker: WorkerId) -> Cache {
+        self.caches.load().get(&worker).copied().unwrap_or_default()
+    }
 }
 
 impl Default for RecencyIndex {
@@ -40,19 +67,31 @@ impl RecencyIndex {
     /// How a worker's cache is known, and how large it is. One whose cache is known otherwise keeps what it
     /// was sent: it may be all that is known of requests without tokens.
     pub fn set_cache(&mut self, worker: WorkerId, cache: Cache) {
-        self.caches.insert(worker, cache);
+        self.change_caches(|caches| caches.insert(worker, cache));
     }
 
     /// How a worker's cache is known.
     #[must_use]
     pub fn cache(&self, worker: WorkerId) -> Cache {
-        self.caches.get(&worker).copied().unwrap_or_default()
+        self.caches.load().get(&worker).copied().unwrap_or_default()
+    }
+
+    /// For look-ups beside whoever changes it.
+    #[must_use]
+    pub fn reader(&self) -> TextReader {
+        TextReader { chains: self.chains.reader(), caches: self.caches.clone() }
+    }
+
+    fn change_caches<T>(&self, change: impl FnOnce(&mut Caches) -> T) {
+        let mut caches = Caches::clone(&self.caches.load());
+        change(&mut caches);
+        self.caches.store(Arc::new(caches));
     }
 
     /// Whether somebody is known by nothing but what was sent there.
     #[must_use]
     pub fn any_routed(&self) -> bool {
-        self.caches.values().any(|cache| cache.source == CacheSource::Routed)
+        self.caches.load().values().any(|cache| cache.source == CacheSource::Routed)
     }
 
     /// A prompt has been computed there: it is what was used last, and beyond the cache's capacity what was
@@ -115,7 +154,7 @@ impl RecencyIndex {
     /// Forgets everything about a worker; what is left to do is [`Self::sweep`]'s.
     pub fn forget(&mut self, worker: WorkerId) {
         self.lists.retain(|(w, _), _| *w != worker);
-        self.caches.remove(&worker);
+        self.change_caches(|caches| caches.remove(&worker));
         self.chains.forget(worker);
     }
 

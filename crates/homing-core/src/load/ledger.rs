@@ -12,8 +12,10 @@ use crate::ids::{DpRank, WorkerId};
 use crate::time::Time;
 use foldhash::fast::FixedState;
 use slab::Slab;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a request will cost its target.
 #[derive(Clone, Debug, Default)]
@@ -101,7 +103,30 @@ struct Gauge {
     /// Who waits for the first token, by when they were booked.
     waiting: BTreeMap<u64, Prefill>,
     done: Done,
+    /// First tokens that came a moment ago: what comes with the next one was computed in the same step, and took
+    /// as long for them as for that.
+    lately: Lately,
+    lately_at: Time,
 }
+
+/// What the end of a booking tells.
+#[derive(Debug)]
+pub(crate) struct Freed {
+    /// Whom it was on.
+    pub(crate) worker: WorkerId,
+    /// How long its tokens took, if they say something.
+    pub(crate) decoded: Option<Decoded>,
+    /// What the last first tokens there took, once nothing is left that could have been computed with them.
+    pub(crate) settled: Lately,
+}
+
+/// First tokens, and what they took.
+pub(crate) type Lately = SmallVec<[Prefilled; 4]>;
+/// Of first tokens that come so close together one step is the reason; or within this part of what they took.
+const SAME_STEP: Duration = Duration::from_millis(2);
+const SAME_PART: f64 = 0.02;
+/// Those of one step that are remembered; more would be a fleet's whole burst.
+const SAME_MOST: usize = 64;
 
 impl Gauge {
     /// Takes note of the time.
@@ -183,20 +208,19 @@ impl Ledger {
         Booking(key)
     }
 
-    /// The first token has come: the prompt is computed. What that took, if it hasn't been told before.
-    /// `timed`: it has come just now; else it came some time before.
+    /// The first token has come: the prompt is computed. Gives what the ones before it took, once it is known what
+    /// was computed together with them. `timed`: it has come just now; else it came some time before.
     pub(crate) fn first_token(
         &mut self,
         now: Time,
         booking: &Booking,
         timed: bool,
-    ) -> Option<(WorkerId, Prefilled)> {
+    ) -> (WorkerId, Lately) {
         let (serial, row) = &mut self.bookings[booking.0];
-        if row.decoding {
-            return None;
-        }
+        let worker = row.at.0;
+        let known = self.gauges.get_mut(&row.at).filter(|_| !row.decoding);
+        let Some(gauge) = known else { return (worker, Lately::new()) };
         row.decoding = true;
-        let gauge = self.gauges.get_mut(&row.at)?;
         gauge.pass(now);
         let prefill = std::mem::take(&mut row.prefill);
         gauge.done.prefill.tokens += prefill.tokens;
@@ -215,10 +239,20 @@ impl Ledger {
             pairs: done.prefill.pairs.wrapping_sub(row.booked.prefill.pairs) as f64,
         };
         if !timed {
-            return None;
+            return (worker, Lately::new());
         }
         (row.first, row.last) = (Some(done), Some(done));
-        Some((row.at.0, took))
+        let passed = now.since(gauge.lately_at);
+        let together = gauge.lately.len() < SAME_MOST
+            && (passed <= SAME_STEP || passed.as_secs_f64() * 1e3 <= SAME_PART * took.ms);
+        let settled = if together { Lately::new() } else { std::mem::take(&mut gauge.lately) };
+        for before in &mut gauge.lately {
+            before.tokens += prefill.tokens as f64;
+            before.pairs += prefill.pairs as f64;
+        }
+        gauge.lately.push(took);
+        gauge.lately_at = now;
+        (worker, settled)
     }
 
     /// `n` more tokens of output.
@@ -238,9 +272,10 @@ impl Ledger {
         }
     }
 
-    /// The request has ended; whom it was booked on, and how long its tokens took, if they say something.
-    pub(crate) fn free(&mut self, now: Time, booking: Booking) -> (WorkerId, Option<Decoded>) {
+    /// The request has ended.
+    pub(crate) fn free(&mut self, now: Time, booking: Booking) -> Freed {
         let (serial, row) = self.bookings.remove(booking.0);
+        let mut settled = Lately::new();
         if let Some(gauge) = self.gauges.get_mut(&row.at) {
             gauge.pass(now);
             let load = &mut gauge.load;
@@ -261,10 +296,10 @@ impl Ledger {
             let own = gauge.paths.remove(&row.chain, booking.0) as u64;
             gauge.load.blocks -= row.tail() + own * row.chain_blocks;
             if gauge.load.active_requests == 0 {
-                self.gauges.remove(&row.at);
+                settled = self.gauges.remove(&row.at).map(|gauge| gauge.lately).unwrap_or_default();
             }
         }
-        (row.at.0, decoded(&row))
+        Freed { worker: row.at.0, decoded: decoded(&row), settled }
     }
 
     /// What a target has to do.

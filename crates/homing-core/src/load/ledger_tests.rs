@@ -79,12 +79,9 @@ proptest! {
                 }
                 Step::First(i) => if let Some(i) = at(i, held.len()) {
                     let it = model.get_mut(&held[i].0).unwrap();
-                    let told = ledger.first_token(now, &held[i].1, true);
-                    prop_assert_eq!(told.is_some(), !it.decoding);
-                    if let Some((worker, took)) = told {
-                        prop_assert_eq!(worker, WorkerId(u32::from(it.at)));
-                        prop_assert!(took.tokens >= it.prefill.tokens as f64);
-                    }
+                    let (worker, settled) = ledger.first_token(now, &held[i].1, true);
+                    prop_assert_eq!(worker, WorkerId(u32::from(it.at)));
+                    prop_assert!(settled.is_empty() || !it.decoding, "each is told once");
                     (it.decoding, it.prefill) = (true, Prefill::default());
                 },
                 Step::Output(i, n) => if let Some(i) = at(i, held.len()) {
@@ -93,7 +90,7 @@ proptest! {
                 },
                 Step::Free(i) => if let Some(i) = at(i, held.len()) {
                     let (name, b) = held.swap_remove(i);
-                    let (worker, _) = ledger.free(now, b);
+                    let Freed { worker, .. } = ledger.free(now, b);
                     prop_assert_eq!(worker.0, u32::from(model.remove(&name).unwrap().at));
                 },
                 Step::Pass(us) => now = now + Duration::from_micros(u64::from(us)),
@@ -127,24 +124,47 @@ fn what_a_stream_took_is_told_beside_what_went_on() {
     let ms = |n: u64| Time::from_micros(5_000_000 + n * 1000);
     let a = ledger.book(ms(0), worker, rank, claimed(1000, 400));
     let b = ledger.book(ms(10), worker, rank, claimed(500, 500));
-    let (who, took) = ledger.first_token(ms(50), &a, true).unwrap();
-    assert_eq!((who, took.ms, took.tokens), (worker, 50.0, 400.0));
-    let pairs = 400.0 * 600.0 + 400.0 * 399.0 / 2.0;
-    assert_eq!(took.pairs, pairs);
+    assert!(ledger.first_token(ms(50), &a, true).1.is_empty(), "who knows what comes with it");
     let load = ledger.of(worker, rank);
     assert_eq!((load.first_prefill, load.since, load.context), (500, ms(50), 1000));
-    // What stood before it is part of it, since that began.
-    let (_, took) = ledger.first_token(ms(90), &b, true).unwrap();
-    assert_eq!((took.ms, took.tokens), (90.0, 900.0));
-    assert!(ledger.first_token(ms(91), &b, true).is_none(), "once");
+    let pairs = 400.0 * 600.0 + 400.0 * 399.0 / 2.0;
+    let (who, settled) = ledger.first_token(ms(90), &b, true);
+    assert_eq!(
+        (who, settled.as_slice()),
+        (worker, &[Prefilled { ms: 50.0, tokens: 400.0, pairs }][..])
+    );
+    assert!(ledger.first_token(ms(91), &b, true).1.is_empty(), "once");
+    // What stood before it is part of what it took, since that began.
+    let c = ledger.book(ms(95), worker, rank, claimed(100, 100));
+    let (_, settled) = ledger.first_token(ms(100), &c, true);
+    assert_eq!((settled[0].ms, settled[0].tokens), (90.0, 900.0));
+    let _ = ledger.free(ms(100), c);
     ledger.output(ms(250), &a, 20);
-    let (_, it) = ledger.free(ms(9000), a);
-    let it = it.unwrap();
+    let it = ledger.free(ms(9000), a).decoded.unwrap();
     // 200 ms of 20 tokens: 40 ms alone, 160 ms in company. The end of its stream is not its last token.
-    assert_eq!((it.tokens, it.ms, it.prefilled), (20.0, 10.0, 25.0));
+    assert_eq!((it.tokens, it.ms, it.prefilled), (20.0, 10.0, 30.0));
     assert_eq!(it.sequences, (40.0 + 160.0 * 2.0) / 200.0);
     assert_eq!(it.context, (40.0 * 1000.0 + 160.0 * 1500.0) / 200.0);
-    assert!(ledger.free(ms(9000), b).1.is_none(), "no token was told");
+    let freed = ledger.free(ms(9000), b);
+    assert!(freed.decoded.is_none(), "no token was told");
+    assert_eq!(freed.settled.len(), 1, "nothing can come with the last one any more");
+}
+
+#[test]
+fn what_is_computed_in_one_step_took_as_long_for_each() {
+    let mut ledger = Ledger::default();
+    let (worker, rank) = (WorkerId(7), DpRank(0));
+    let us = |n: u64| Time::from_micros(5_000_000 + n);
+    let all: Vec<_> =
+        [100, 200, 300].map(|n| ledger.book(us(0), worker, rank, claimed(n, n))).into();
+    for (i, booking) in all.iter().enumerate() {
+        assert!(ledger.first_token(us(60_000 + i as u64 * 100), booking, true).1.is_empty());
+    }
+    let last = ledger.book(us(70_000), worker, rank, claimed(50, 50));
+    let (_, settled) = ledger.first_token(us(80_000), &last, true);
+    let told: Vec<_> = settled.iter().map(|it| (it.ms.round(), it.tokens)).collect();
+    assert_eq!(told, [(60.0, 600.0); 3], "and not a hundred tokens in the time of six hundred");
+    all.into_iter().chain([last]).for_each(|booking| drop(ledger.free(us(90_000), booking)));
 }
 
 #[test]
@@ -152,8 +172,9 @@ fn an_answer_that_comes_whole_tells_no_times() {
     let mut ledger = Ledger::default();
     let ms = |n: u64| Time::from_micros(n * 1000);
     let a = ledger.book(ms(0), WorkerId(1), DpRank(0), claimed(100, 100));
-    assert!(ledger.first_token(ms(5000), &a, false).is_none());
+    assert!(ledger.first_token(ms(5000), &a, false).1.is_empty());
     assert_eq!(ledger.of(WorkerId(1), DpRank(0)).prefill_tokens, 0);
     ledger.output(ms(5001), &a, 100);
-    assert!(ledger.free(ms(6000), a).1.is_none());
+    let freed = ledger.free(ms(6000), a);
+    assert!(freed.decoded.is_none() && freed.settled.is_empty());
 }

@@ -11,7 +11,7 @@ mod paces;
 mod paths;
 pub mod report;
 
-pub(crate) use ledger::{Booking, Claimed, Ledger};
+pub(crate) use ledger::{Booking, Claimed, Freed, Ledger};
 pub use pace::Pace;
 pub(crate) use paces::Paces;
 

@@ -4,9 +4,9 @@
 use super::Partition;
 use crate::ask::{Cause, Grant};
 use crate::ids::{DpRank, WorkerId};
-use crate::load::pace::Decoded;
+
 use crate::load::report::Report;
-use crate::load::{Booking, Load};
+use crate::load::{Booking, Freed, Load};
 use crate::time::Time;
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -33,20 +33,20 @@ impl Partition {
         self.reassess(Some(grant.worker.id));
     }
 
-    /// A booking ends, for whatever reason; whom it was on, and how long its tokens took, if they say something.
-    pub(super) fn free(
-        &mut self,
-        now: Time,
-        booking: Booking,
-        rank: DpRank,
-    ) -> (WorkerId, Option<Decoded>) {
+    /// A booking ends, for whatever reason; whom it was on.
+    pub(super) fn free(&mut self, now: Time, booking: Booking, rank: DpRank) -> WorkerId {
         self.note_time(now);
-        let (worker, decoded) = self.ledger.free(now, booking);
+        let Freed { worker, decoded, settled } = self.ledger.free(now, booking);
+        let known = self.row(worker).is_some();
+        settled.iter().for_each(|seen| self.paces.prefilled(worker, known, seen));
+        if let Some(seen) = decoded {
+            self.paces.decoded(worker, known, &seen);
+        }
         self.reports.ended(worker, rank);
         self.turnover
             .ended(now, self.lines.len() > 0 || self.detector.any() || !self.shed.is_empty());
         self.reassess(Some(worker));
-        (worker, decoded)
+        worker
     }
 
     /// A prompt has been computed: where that makes a worker busy, it may be so no longer.

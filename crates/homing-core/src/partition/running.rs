@@ -31,10 +31,9 @@ impl Partition {
         match step {
             Step::FirstToken => {
                 self.records.first_token(now, live.record);
-                if let Some((worker, seen)) = self.ledger.first_token(now, &live.booking, true) {
-                    let known = self.row(worker).is_some();
-                    self.paces.prefilled(worker, known, &seen);
-                }
+                let (worker, settled) = self.ledger.first_token(now, &live.booking, true);
+                let known = self.row(worker).is_some();
+                settled.iter().for_each(|seen| self.paces.prefilled(worker, known, seen));
                 self.eased(live.forecast.worker);
             }
             Step::Answered => {
@@ -59,11 +58,7 @@ impl Partition {
 
     /// A stream has ended, however: frees the booking, releases the lease (R13).
     pub fn finish(&mut self, now: Time, live: Live) {
-        let (worker, decoded) = self.free(now, live.booking, live.forecast.rank);
-        if let Some(seen) = decoded {
-            let known = self.row(worker).is_some();
-            self.paces.decoded(worker, known, &seen);
-        }
+        let worker = self.free(now, live.booking, live.forecast.rank);
         self.records.finished(now, live.record, live.report);
         if let (Some(table), Some(lease)) = (&mut self.table, live.lease) {
             table.end(now, lease);

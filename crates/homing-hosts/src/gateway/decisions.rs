@@ -80,7 +80,7 @@ impl Gateway {
             "eligible": r.placement.eligible,
             "considered": r.placement.considered,
             "best_overlap_blocks": r.placement.best_overlap_blocks,
-            "predicted_ttft_ms": r.predicted_ttft_ms,
+            "predicted_ttft_ms": r.predicted_ttft_ms.map(f64::from).map(short),
             "predicted_cached_tokens": r.pick.map(|_| r.placement.cached_tokens),
             "candidates": decision.candidates.iter().map(|c| {
                 candidate(decision, c)
@@ -107,7 +107,7 @@ impl Gateway {
                 "output_tokens": r.report.output_tokens,
                 "ttft_ms": r.ttft().map(ms),
                 "regret_tokens": r.regret_tokens(),
-                "regret_ms": r.regret_ms(),
+                "regret_ms": r.regret_ms().map(short),
             },
         })
     }
@@ -130,12 +130,13 @@ pub(super) fn weighed(
     worker: Option<&str>,
     parts: impl Iterator<Item = (&'static str, f64)>,
 ) -> Value {
-    let terms: Map<_, _> = parts.map(|(name, cost)| (name.to_owned(), Value::from(cost))).collect();
+    let terms: Map<_, _> =
+        parts.map(|(name, cost)| (name.to_owned(), Value::from(short(cost)))).collect();
     json!({
         "worker": worker,
         "dp_rank": c.rank.0,
         // Null: nobody could use it.
-        "cost": c.cost().map(f64::from),
+        "cost": c.cost().map(f64::from).map(short),
         "terms": terms,
         "overlap_blocks": c.overlap,
         "told_blocks": c.told,
@@ -169,6 +170,11 @@ fn waited(decision: &Decision, r: &Record) -> Value {
 }
 
 /// To the microsecond, which is what it is known to.
+/// A cost as people read it: what is behind the sixth place nobody has measured.
+pub(super) fn short(cost: f64) -> f64 {
+    (cost * 1e6).round() / 1e6
+}
+
 fn ms(d: Duration) -> f64 {
     d.as_micros() as f64 / 1e3
 }

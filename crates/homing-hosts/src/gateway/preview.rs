@@ -2,7 +2,7 @@
 //! and asks the core where it would go (R16). Nothing is held, bound, refreshed or sent.
 
 use super::ask::Given;
-use super::decisions::weighed;
+use super::decisions::{short, weighed};
 use super::record::Record;
 use super::service::Endpoint;
 use super::steering::Steering;
@@ -75,7 +75,7 @@ impl Gateway {
                     name(c.worker),
                     terms.iter().copied(),
                 );
-                one["cost"] = (*cost).into();
+                one["cost"] = short(*cost).into();
                 one
             })
             .collect();
