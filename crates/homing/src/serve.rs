@@ -29,6 +29,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage(text.to_owned()));
     }
     let logging = logging::start(settings.log.format, "info");
+    let queue = &settings.queue;
+    if queue.max_requests > 0
+        && queue.busy_active_requests.is_none()
+        && queue.busy_prefill_tokens.is_none()
+    {
+        tracing::warn!(
+            "queue.max_requests alone queues nothing but explicit targets: set queue.busy_active_requests or \
+             queue.busy_prefill_tokens too"
+        );
+    }
     running::block_on(async {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);

@@ -44,14 +44,14 @@ pub struct Load {
 impl Sum for Load {
     fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
         loads.fold(Self::default(), |a, b| Self {
-            active_requests: a.active_requests + b.active_requests,
-            decoding: a.decoding + b.decoding,
-            prefill_tokens: a.prefill_tokens + b.prefill_tokens,
-            blocks: a.blocks + b.blocks,
-            context: a.context + b.context,
-            prefill_pairs: a.prefill_pairs + b.prefill_pairs,
-            first_prefill: a.first_prefill + b.first_prefill,
-            first_pairs: a.first_pairs + b.first_pairs,
+            active_requests: a.active_requests.saturating_add(b.active_requests),
+            decoding: a.decoding.saturating_add(b.decoding),
+            prefill_tokens: a.prefill_tokens.saturating_add(b.prefill_tokens),
+            blocks: a.blocks.saturating_add(b.blocks),
+            context: a.context.saturating_add(b.context),
+            prefill_pairs: a.prefill_pairs.saturating_add(b.prefill_pairs),
+            first_prefill: a.first_prefill.saturating_add(b.first_prefill),
+            first_pairs: a.first_pairs.saturating_add(b.first_pairs),
             since: a.since.max(b.since),
         })
     }

@@ -139,6 +139,24 @@ impl Learned {
         self.pace
     }
 
+    /// Goes half of the way to another pace, by factors.
+    pub(crate) fn fade_to(&mut self, to: &Pace) {
+        self.first.fade_to([to.base, to.token, to.pair]);
+        self.each.fade_to([to.step, to.sequence, to.context, to.stall]);
+        let ([base, token, pair], [step, sequence, context, stall]) = (self.first.is, self.each.is);
+        let of = |it: f64| it as f32;
+        let (base, token, pair, step) = (of(base), of(token), of(pair), of(step));
+        self.pace = Pace {
+            base,
+            token,
+            pair,
+            step,
+            sequence: of(sequence),
+            context: of(context),
+            stall: of(stall),
+        };
+    }
+
     /// Learns from a first token.
     pub(crate) fn prefilled(&mut self, seen: &Prefilled) {
         self.first.learn([1.0, seen.tokens, seen.pairs], seen.ms);
@@ -184,6 +202,13 @@ struct Fit<const N: usize> {
 impl<const N: usize> Fit<N> {
     fn new(is: [f64; N]) -> Self {
         Self { is, was: is, seen: 0.0, mean: 0.0, off: *OFF.end() }
+    }
+
+    fn fade_to(&mut self, to: [f32; N]) {
+        for (is, to) in self.is.iter_mut().zip(to) {
+            // Both are positive, and bounded by how far coefficients may go.
+            *is = (*is * f64::from(to)).sqrt();
+        }
     }
 
     fn learn(&mut self, factors: [f64; N], observed: f64) {

@@ -7,14 +7,19 @@ use crate::ids::WorkerId;
 const USUAL_ANSWER: f32 = 200.0;
 /// What a longer answer counts as: one that never ends says nothing about others.
 const LONG_ANSWER: f64 = 4096.0;
+/// First tokens of the pool after which those who had none of them are known less.
+const FADES: u64 = 64;
 /// Answers of which their usual length is the mean, about.
 const RECENT_ANSWERS: f32 = 64.0;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Paces {
-    /// In the order of ids; of whom nothing is known is not there.
-    workers: Vec<(WorkerId, Learned)>,
+    /// In the order of ids, each with how many first tokens its pool had seen when it showed its last; of whom nothing
+    /// is known is not there.
+    workers: Vec<(WorkerId, Learned, u64)>,
+    /// First tokens that the pool has seen.
+    seen: u64,
     /// How fast they are all told: what is taken for true of those.
     pool: Learned,
     answer: f32,
@@ -22,7 +27,7 @@ pub(crate) struct Paces {
 
 impl Default for Paces {
     fn default() -> Self {
-        Self { workers: Vec::new(), pool: Learned::default(), answer: USUAL_ANSWER }
+        Self { workers: Vec::new(), seen: 0, pool: Learned::default(), answer: USUAL_ANSWER }
     }
 }
 
@@ -30,6 +35,10 @@ impl Paces {
     /// A first token has come from `worker`; `known`: it has not departed.
     pub(crate) fn prefilled(&mut self, worker: WorkerId, known: bool, seen: &Prefilled) {
         self.pool.prefilled(seen);
+        self.seen += 1;
+        if self.seen.is_multiple_of(FADES) {
+            self.fade();
+        }
         if let Some(it) = self.worker(worker, known) {
             it.prefilled(seen);
         }
@@ -46,21 +55,30 @@ impl Paces {
     }
 
     fn worker(&mut self, worker: WorkerId, known: bool) -> Option<&mut Learned> {
-        let at = match self.workers.binary_search_by_key(&worker, |(w, _)| *w) {
+        let at = match self.workers.binary_search_by_key(&worker, |(w, ..)| *w) {
             Ok(at) => at,
             // Whoever has departed is nobody's business any more.
             Err(_) if !known => return None,
             Err(at) => {
-                self.workers.insert(at, (worker, Learned::from(self.pool.pace())));
+                self.workers.insert(at, (worker, Learned::from(self.pool.pace()), 0));
                 at
             }
         };
+        self.workers[at].2 = self.seen;
         Some(&mut self.workers[at].1)
+    }
+
+    /// Who was thought slow and so gets nothing can't show that it is not: what is known of those who have shown
+    /// nothing while others did goes half of the way to what the pool is, again and again, until they are tried.
+    fn fade(&mut self) {
+        let pool = self.pool.pace();
+        let silent = self.workers.iter_mut().filter(|(_, _, at)| at + FADES <= self.seen);
+        silent.for_each(|(_, it, _)| it.fade_to(&pool));
     }
 
     /// A worker has departed.
     pub(crate) fn forget(&mut self, worker: WorkerId) {
-        self.workers.retain(|(w, _)| *w != worker);
+        self.workers.retain(|(w, ..)| *w != worker);
     }
 
     /// How fast those of whom nothing is known are taken to be.
@@ -70,13 +88,13 @@ impl Paces {
 
     /// How fast a worker is, as far as that is known.
     pub(crate) fn of(&self, worker: WorkerId) -> Pace {
-        let known = self.workers.binary_search_by_key(&worker, |(w, _)| *w);
+        let known = self.workers.binary_search_by_key(&worker, |(w, ..)| *w);
         known.map_or(self.pool.pace(), |at| self.workers[at].1.pace())
     }
 
     /// Who has shown something, in the order of ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (WorkerId, Pace)> {
-        self.workers.iter().map(|(w, it)| (*w, it.pace()))
+        self.workers.iter().map(|(w, it, _)| (*w, it.pace()))
     }
 
     /// How many tokens answers have, lately.
@@ -101,6 +119,9 @@ mod tests {
         assert!(it.of(WorkerId(2)).token * 20.0 < it.of(WorkerId(1)).token);
         it.prefilled(WorkerId(3), false, &fast);
         assert_eq!(it.iter().map(|(w, _)| w.0).collect::<Vec<_>>(), [1, 2]);
+        // Who gets nothing is in time taken to be like the others again.
+        (0..10 * FADES).for_each(|_| it.prefilled(WorkerId(2), true, &fast));
+        assert!(it.of(WorkerId(1)).token < 2.0 * it.of_pool().token, "it is given another chance");
         it.forget(WorkerId(1));
         assert_eq!(it.of(WorkerId(1)), it.of_pool());
         let long = Decoded { tokens: 1e9, ms: 10.0, sequences: 1.0, context: 1.0, prefilled: 0.0 };

@@ -151,3 +151,19 @@ fn reports_of_one_rank_are_that_rank_s() {
     assert_eq!(shown(&w).iter().map(|s| s.0).collect::<Vec<_>>(), [2, 1], "together, by halves");
     w.quiesce();
 }
+
+#[test]
+fn f57_absurd_reports_break_nothing_and_leave_nothing() {
+    for policy in POLICIES {
+        let w = World::with(CoreSettings { policy, ..settings() }, 2);
+        for id in ids(&w) {
+            hear(&w, id, said(u32::MAX, u32::MAX));
+        }
+        let lives: Vec<_> = (0..6).map(|_| w.start(w.plain()).2).collect();
+        for id in ids(&w) {
+            hear(&w, id, said(u32::MAX, 0));
+        }
+        lives.into_iter().for_each(|live| w.finish(live));
+        w.quiesce();
+    }
+}

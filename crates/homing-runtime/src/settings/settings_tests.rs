@@ -87,7 +87,7 @@ fn nothing_given_is_the_defaults() {
     assert_eq!(settings.affinity.headers.len(), 16);
     assert_eq!(settings.affinity.headers[0], "x-homing-session-id");
     assert_eq!(settings.affinity.body_fields, ["prompt_cache_key", "metadata.user_id"]);
-    assert_eq!(settings.routing.policy, Policy::Kv);
+    assert_eq!(settings.routing.policy, Policy::Latency);
     assert_eq!(settings.index.source, IndexSource::Auto);
     assert_eq!(settings.index.verify, Verify::Usage);
     assert!(settings.log.access);

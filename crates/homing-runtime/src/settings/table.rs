@@ -192,7 +192,8 @@ pub const KEYS: &[Key] = &[
     built("queue.max_requests", Kind::Int { min: 0, max: 1_000_000 }, "0",
         "Most requests that wait, per partition. 0: only requests with an explicit target, and \
          Hard sessions under `affinity.on_overload = \"wait\"`, wait; at most 1,024 of them."),
-    built("queue.max_wait", span(MS, HOUR), "30s", "Longest wait in the queue; then 504."),
+    built("queue.max_wait", span(MS, HOUR), "30s", "Longest wait in the queue; then 504. Who waits for an overloaded home (`on_overload = \"wait\"`) waits as \
+         long as its client does."),
     built("queue.busy_active_requests", Kind::Int { min: 0, max: 1_000_000 }, "0",
         "A rank is busy from so many active requests on; 0: never."),
     built("queue.busy_prefill_tokens", COUNT, "0",

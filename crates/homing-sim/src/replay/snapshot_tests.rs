@@ -9,8 +9,9 @@ use serde_json::{Map, Value, json};
 
 const STORED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/replays.json");
 const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/traces/");
-/// File, requests, blocks per worker, rate, affinity (Soft ones weigh).
-const RUNS: [(&str, &str, usize, u32, f64, Option<Mode>); 3] = [
+/// Name, file, requests, blocks per worker, rate, affinity (Soft ones weigh).
+type Run = (&'static str, &'static str, usize, u32, f64, Option<Mode>);
+const RUNS: [Run; 3] = [
     ("mooncake", "mooncake/arxiv_mooncake_trace.first1000.jsonl.gz", 600, 8192, 0.5, None),
     ("fleet", "claude-code/derived_fleet_60min.jsonl.zst", 500, 8192, 1.0, Some(Mode::Soft)),
     ("azure", "azure/AzureLLMInferenceTrace_conv.csv.gz", 1000, 8192, 2.0, None),

@@ -34,6 +34,9 @@ const KV_USAGE: Gauge = &[
     ("sglang:token_usage", "dp_rank"),
 ];
 
+/// No engine runs more requests than this, whatever it says.
+const MOST: f64 = 1e6;
+
 impl Exposition<'_> {
     /// What the engine has to do, by rank; under `None` what is told of no rank in particular. Empty where it
     /// doesn't say how many requests it computes.
@@ -42,7 +45,7 @@ impl Exposition<'_> {
         let running = self.by_rank(RUNNING);
         let (waiting, kv_usage) = (self.by_rank(WAITING), self.by_rank(KV_USAGE));
         // From a fraction, a negative or a huge number to the nearest that there is.
-        let count = |value: f64| value.clamp(0.0, f64::from(u32::MAX)) as u32;
+        let count = |value: f64| value.clamp(0.0, MOST) as u32;
         let load = |(rank, running): (Option<u16>, f64)| {
             let load = EngineLoad {
                 running: count(running),
@@ -157,7 +160,7 @@ mod tests {
         let text = "vllm:num_requests_running{engine=\"x\"} 1\nvllm:num_requests_running{engine=\"0\"} NaN\n\
                     vllm:num_requests_running{engine=\"1\"} -7\nvllm:num_requests_running{engine=\"2\"} 1e99\n\
                     vllm:kv_cache_usage_perc{engine=\"1\"} 1.5\n";
-        assert_eq!(loads(text), [(Some(1), 0, 0, Some(1.0)), (Some(2), u32::MAX, 0, None)]);
+        assert_eq!(loads(text), [(Some(1), 0, 0, Some(1.0)), (Some(2), 1_000_000, 0, None)]);
         let many: String = (0..5000)
             .map(|rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 1\n"))
             .collect();

@@ -1,7 +1,7 @@
 //! `homing preview`: where a request would go, and why. Nothing is sent, held or bound.
 
 use super::admin::Router;
-use super::table::{Row, candidates, number, place, said, text};
+use super::table::{Row, candidates, number, place, printable, said, text};
 use crate::Failure;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.json {
         println!("{answer}");
     } else {
-        print!("{}", table(&answer));
+        print!("{}", table(&printable(answer)));
     }
     Ok(())
 }
@@ -61,8 +61,12 @@ fn question(args: &Args) -> Result<Value, Failure> {
     let mut question = match (&args.file, &args.model, &args.prompt) {
         (Some(path), _, _) => asked(read(path)?, path)?,
         (None, Some(model), Some(prompt)) => {
-            let messages = json!([{"role": "user", "content": prompt}]);
-            Map::from_iter([("body".to_owned(), json!({"model": model, "messages": messages}))])
+            let body = match args.endpoint.as_deref() {
+                Some("/v1/completions") => json!({"model": model, "prompt": prompt}),
+                Some("/v1/responses") => json!({"model": model, "input": prompt}),
+                _ => json!({"model": model, "messages": [{"role": "user", "content": prompt}]}),
+            };
+            Map::from_iter([("body".to_owned(), body)])
         }
         _ => return Err(Failure::Usage("give a FILE, or --model and --prompt".to_owned())),
     };

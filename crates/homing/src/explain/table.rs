@@ -58,7 +58,7 @@ fn part((name, cost): &(&String, &Value)) -> String {
 /// All of them, in columns.
 pub(super) fn candidates(rows: &[Row]) -> String {
     if rows.is_empty() {
-        return "nobody serves the model\n".to_owned();
+        return "nobody was looked at\n".to_owned();
     }
     let wide =
         |i: usize| rows.iter().map(|r| r.cells[i].chars().count()).chain([HEAD[i].len()]).max();
@@ -98,6 +98,25 @@ pub(super) fn place(at: &Value) -> String {
 /// Text, or what is in its place.
 pub(super) fn text(of: &Value) -> &str {
     of.as_str().unwrap_or("-")
+}
+
+/// The same with nothing in it that a terminal would act upon: names come from engines and clients.
+pub(super) fn printable(mut all: Value) -> Value {
+    // What turns the direction of writing is no control character, and forges as well.
+    let acts =
+        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    match &mut all {
+        Value::String(text) if text.contains(acts) => *text = text.replace(acts, "\u{fffd}"),
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = printable(item.take())),
+        Value::Object(fields) => {
+            *fields = std::mem::take(fields)
+                .into_iter()
+                .map(|(name, value)| (name.replace(acts, "\u{fffd}"), printable(value)))
+                .collect();
+        }
+        _ => {}
+    }
+    all
 }
 
 /// A whole number.

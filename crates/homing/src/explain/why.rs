@@ -1,7 +1,7 @@
 //! `homing why`: the record of a request's decision.
 
 use super::admin::{Router, encoded};
-use super::table::{Row, candidates, ms, number, place, said, text};
+use super::table::{Row, candidates, ms, number, place, printable, said, text};
 use crate::Failure;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.json {
         println!("{answer}");
     } else {
-        print!("{}", table(&answer));
+        print!("{}", table(&printable(answer)));
     }
     Ok(())
 }
@@ -73,7 +73,8 @@ fn table(d: &Value) -> String {
 
 fn went(d: &Value) -> String {
     let Some(worker) = d["worker"].as_str() else {
-        return "nowhere".to_owned();
+        let waits = d["waited"]["still"] == true;
+        return if waits { "nowhere yet" } else { "nowhere" }.to_owned();
     };
     let rank = &d["dp_rank"];
     let of = format!(", one of {} that could serve it", number(&d["eligible"]));
@@ -82,12 +83,23 @@ fn went(d: &Value) -> String {
         (_, Some("pin")) if at_home(d) => "; its session lives there".to_owned(),
         (_, Some("prefer")) if at_home(d) => "; its session lives there and stays".to_owned(),
         (_, Some("pin" | "prefer")) => {
-            format!("; not home, which is {}", place(&d["session"]["home"]))
+            format!("; not home, which is {}: {}", place(&d["session"]["home"]), why_not_home(d))
         }
         (_, Some("join")) => "; another first turn of its session".to_owned(),
         _ => "; the policy's choice".to_owned(),
     };
     format!("{}{of}{why}", said(worker, rank))
+}
+
+/// What spoke against home; where nothing did, another was cheaper by more than moving costs.
+fn why_not_home(d: &Value) -> String {
+    let home = d["candidates"].as_array().into_iter().flatten().find(|c| c["home"] == true);
+    let against = home.and_then(|c| c["against"].as_array()).filter(|words| !words.is_empty());
+    match against {
+        Some(words) => words.iter().map(text).collect::<Vec<_>>().join(", ").replace('_', " "),
+        None if home.is_some() => "cheaper here".to_owned(),
+        None => "it is gone".to_owned(),
+    }
 }
 
 fn at_home(d: &Value) -> bool {
@@ -112,7 +124,16 @@ fn session(d: &Value) -> Option<String> {
         true => String::new(),
         false => format!(", at home at {}", place(&s["home"])),
     };
-    Some(format!("{digest}: {} ({}{home})", text(&s["affinity"]), text(&s["mode"])))
+    // What becomes of it is known once the worker has begun to answer, or won't.
+    let open =
+        ["begun_ms", "ended_ms"].iter().all(|at| d["times"][at].is_null()) && d["error"].is_null();
+    let outcome = if open { "not decided yet" } else { text(&s["affinity"]) };
+    let home = if at_home(d) || home.is_empty() {
+        home
+    } else {
+        home.replacen("at home", "was at home", 1)
+    };
+    Some(format!("{digest}: {outcome} ({}{home})", text(&s["mode"])))
 }
 
 fn prompt(d: &Value) -> String {
@@ -137,8 +158,10 @@ fn waited(d: &Value) -> Option<String> {
         (Some("named"), worker) => format!("{}, which it names", worker.unwrap_or("?")),
         _ => "any worker that is free".to_owned(),
     };
-    let still = if w["still"] == true { "; it waits still" } else { "" };
-    Some(format!("{} for {whom}{still}", ms(&w["ms"])))
+    if w["still"] == true {
+        return Some(format!("for {whom}; it waits still"));
+    }
+    Some(format!("{} for {whom}", ms(&w["ms"])))
 }
 
 fn tried(d: &Value) -> Option<String> {

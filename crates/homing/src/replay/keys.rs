@@ -99,6 +99,8 @@ pub(super) struct Settled {
     pub(super) events: Events,
     pub(super) html: Option<PathBuf>,
     pub(super) affinity: &'static str,
+    /// It was asked for.
+    pub(super) affinity_said: bool,
 }
 
 /// A policy to replay.
@@ -190,6 +192,9 @@ impl Keys {
                 return Err(usage(&format!("--affinity {other:?} is not off, hard or soft")));
             }
         };
+        if it.soft.is_some() && affinity != Some(Mode::Soft) {
+            return Err(usage("--soft is about Soft sessions: give --affinity soft with it"));
+        }
         let events = match it.events.as_deref() {
             None | Some("auto") => Events::Auto,
             Some("all") => Events::All,
@@ -208,7 +213,10 @@ impl Keys {
         let outages = it.fail.iter().map(|text| outage(text, workers)).collect::<Result<_, _>>()?;
         let policies = it.policies()?;
         let core = policies.first().map(|it| it.core.clone()).unwrap_or_default();
+        // Routers of others know nothing of our sessions, unless somebody wants to see that.
+        let said = it.affinity.is_some();
         Ok(Settled {
+            affinity_said: said,
             trace,
             reading,
             config: Config {

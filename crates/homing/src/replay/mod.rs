@@ -53,7 +53,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let name = &chosen.name;
         let index = settled.events.heard_by(chosen);
         let (core, baseline) = (chosen.core.clone(), chosen.baseline);
-        let config = replay::Config { core, baseline, index, ..config.clone() };
+        let alone = baseline.is_some() && !settled.affinity_said;
+        let affinity = config.affinity.filter(|_| !alone);
+        let config = replay::Config { core, baseline, index, affinity, ..config.clone() };
         if !args.json {
             eprintln!("{name}: {} requests", trace.requests.len());
         }
