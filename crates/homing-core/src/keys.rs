@@ -371,6 +371,8 @@ impl Keys {
                 self.show(number);
                 self.point_to(number);
             }
+            // Whoever finds nothing there was led there before the places led elsewhere, and notices.
+            self.finder.moved();
             self.finder.segments.put(last as u32, None);
             self.spare = Some(gone);
             if other != last {

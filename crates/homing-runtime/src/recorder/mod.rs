@@ -3,7 +3,7 @@
 //! Requests hand what is to be written to a thread of its own, through a channel with a bound. A slow or full disk
 //! costs lines, which are counted and warned of once, and never a request.
 //!
-//! * [`file`]: the file, appended to and never written over;
+//! * `file`: the file, appended to and never written over;
 //! * [`lines`]: requests as lines, each no longer than what is new.
 
 pub mod file;
