@@ -191,6 +191,8 @@ fn settings(mocks: &[MockHandle], tokenizer: &Path) -> anyhow::Result<Settings> 
         set("gateway.shutdown_grace", "5s"),
         set("admin.listen", "127.0.0.1:0"),
         set("log.access", "false"),
+        // What it prints is called so; the default may be another.
+        set("routing.policy", "kv"),
     ];
     overrides.extend(mocks.iter().map(|m| set("workers", m.url())));
     let file = Some((PathBuf::from("demo.toml"), text));
