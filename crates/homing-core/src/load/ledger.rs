@@ -4,9 +4,9 @@
 //! booking's own end and nothing else (F11, F14, F41). `sum(bookings) == gauges` is an invariant.
 //! On the way it notes how long things took, and beside how much else: what [`super::pace`] learns from.
 
-use super::Load;
 use super::pace::{Decoded, Prefilled};
 use super::paths::Paths;
+use super::{Load, block_of};
 use crate::hash::ChainHash;
 use crate::ids::{DpRank, WorkerId};
 use crate::time::Time;
@@ -156,8 +156,6 @@ pub(crate) struct Ledger {
     gauges: HashMap<(WorkerId, DpRank), Gauge, FixedState>,
 }
 
-/// Blocks are a measure of load here even where the engine's block size is unknown.
-const USUAL_BLOCK: u64 = 16;
 /// Answers shorter than this say nothing about the time per token.
 const TELLING: u64 = 8;
 
@@ -170,7 +168,7 @@ impl Ledger {
         rank: DpRank,
         it: Claimed,
     ) -> Booking {
-        let unit = if it.unit == 0 { USUAL_BLOCK } else { u64::from(it.unit) };
+        let unit = u64::from(block_of(it.unit));
         let at = (worker, rank);
         let prefill = Prefill::of(it.uncached, it.tokens);
         let gauge = self.gauges.entry(at).or_default();

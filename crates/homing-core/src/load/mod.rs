@@ -18,6 +18,14 @@ pub(crate) use paces::Paces;
 use crate::time::Time;
 use std::iter::Sum;
 
+/// Blocks are a measure of load also where nobody knows how many tokens one has.
+const USUAL_BLOCK: u32 = 16;
+
+/// Tokens of a block, of which `unit` says how many, or 0: that is not known.
+pub(crate) fn block_of(unit: u32) -> u32 {
+    if unit == 0 { USUAL_BLOCK } else { unit }
+}
+
 /// What a target has to do, summed over its bookings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {

@@ -143,32 +143,26 @@ impl Learned {
     pub(crate) fn fade_to(&mut self, to: &Pace) {
         self.first.fade_to([to.base, to.token, to.pair]);
         self.each.fade_to([to.step, to.sequence, to.context, to.stall]);
-        let ([base, token, pair], [step, sequence, context, stall]) = (self.first.is, self.each.is);
-        let of = |it: f64| it as f32;
-        let (base, token, pair, step) = (of(base), of(token), of(pair), of(step));
-        self.pace = Pace {
-            base,
-            token,
-            pair,
-            step,
-            sequence: of(sequence),
-            context: of(context),
-            stall: of(stall),
-        };
+        self.show();
+    }
+
+    /// What is known is what others see from now on.
+    fn show(&mut self) {
+        let [base, token, pair] = self.first.is.map(|it| it as f32);
+        let [step, sequence, context, stall] = self.each.is.map(|it| it as f32);
+        self.pace = Pace { base, token, pair, step, sequence, context, stall };
     }
 
     /// Learns from a first token.
     pub(crate) fn prefilled(&mut self, seen: &Prefilled) {
         self.first.learn([1.0, seen.tokens, seen.pairs], seen.ms);
-        let [base, token, pair] = self.first.is.map(|it| it as f32);
-        self.pace = Pace { base, token, pair, ..self.pace };
+        self.show();
     }
 
     /// Learns from a stream.
     pub(crate) fn decoded(&mut self, seen: &Decoded) {
         self.each.learn([1.0, seen.sequences, seen.context, seen.prefilled], seen.ms);
-        let [step, sequence, context, stall] = self.each.is.map(|it| it as f32);
-        self.pace = Pace { step, sequence, context, stall, ..self.pace };
+        self.show();
     }
 }
 

@@ -53,8 +53,11 @@ impl Partition {
                 || self.lines.all_tried(Line::Any),
             "somebody waits, somebody is free, and nobody was woken"
         );
-        let usable =
-            |ask: &Ask| self.candidates(self.latest, ask).iter().any(|c| !c.fit.any(UNUSABLE));
+        let usable = |ask: &Ask| {
+            self.candidates(&self.demand(self.latest, ask, None), ask)
+                .iter()
+                .any(|c| !c.fit.any(UNUSABLE))
+        };
         let hopeless = self.lines.asks(Line::Any).any(|ask| !usable(ask));
         assert!(
             !hopeless || self.lines.someone_awake(Line::Any),

@@ -65,13 +65,12 @@ const OCCUPIED: Fit = Fit::BUSY.and(Fit::SHED);
 
 impl Partition {
     /// Every target that serves the name, in the order of ids, and what speaks against each.
-    pub(super) fn candidates(&self, now: Time, ask: &Ask) -> Candidates {
+    pub(super) fn candidates(&self, demand: &Demand, ask: &Ask) -> Candidates {
         let overlaps = in_order(&ask.overlaps);
         let mut overlaps = overlaps.iter().peekable();
         let mut all = Candidates::new();
         let allowed =
             |row: &Row| ask.constraints.as_deref().is_none_or(|c: &Constraints| c.allow(&row.info));
-        let demand = self.demand(now, ask);
         let unknown = self.paces.of_pool();
         let mut paces = self.paces.iter().peekable();
         for (number, row) in self.rows.iter().enumerate() {
@@ -84,7 +83,7 @@ impl Partition {
             fit.add(Fit::FORBIDDEN, !allowed(row));
             fit.add(Fit::FAILED, ask.past.failed.contains(&worker));
             fit.add(Fit::DRAINING, row.drain.is_some());
-            fit.add(Fit::SHED, self.is_shed(now, worker));
+            fit.add(Fit::SHED, self.is_shed(demand.now, worker));
             let awaited = self.awaited(worker);
             while paces.next_if(|(w, _)| *w < worker).is_some() {}
             let pace = paces.next_if(|(w, _)| *w == worker).map_or(unknown, |(_, pace)| pace);
@@ -120,7 +119,7 @@ impl Partition {
                 };
                 c.fit.add(Fit::BUSY, self.is_busy(&load));
                 c.fit.add(Fit::AWAITED, awaited.has(rank));
-                c.fit.add(Fit::VETOED, !self.policy.admits(&demand, &c));
+                c.fit.add(Fit::VETOED, !self.policy.admits(demand, &c));
                 all.push(c);
             }
         }
@@ -160,14 +159,14 @@ impl Partition {
     /// See the module.
     pub(super) fn decide(
         &self,
-        now: Time,
+        demand: &Demand,
         ask: &Ask,
         seat: &Seat,
         all: &Candidates,
         dice: &mut SplitMix,
     ) -> Decision {
         if let Some(worker) = seat.named {
-            return self.decide_named(now, ask, seat, worker, all, dice);
+            return self.decide_named(demand, ask, seat, worker, all, dice);
         }
         let Some(home) = seat.home else {
             // A joiner goes where the other is about to run, while anybody could (R04).
@@ -177,13 +176,13 @@ impl Partition {
             };
             let beside: Candidates = all.iter().filter(beside).copied().collect();
             if !beside.is_empty() {
-                return self.at_home(now, ask, Line::Any, all, &beside, dice);
+                return self.at_home(demand, Line::Any, all, &beside, dice);
             }
-            return self.anywhere(now, ask, seat, all, Plan::Home, dice);
+            return self.anywhere(demand, seat, all, Plan::Home, dice);
         };
-        let plan = match self.leave_home(now, ask, seat.mode, home) {
+        let plan = match self.leave_home(demand.now, ask, seat.mode, home) {
             Ok(None) if seat.mode == Mode::Soft && self.weighs() => {
-                return self.weighed(now, ask, seat, home, all, dice);
+                return self.weighed(demand, seat, home, all, dice);
             }
             Ok(None) => Plan::Home,
             Ok(Some(Leave::For(plan))) => plan,
@@ -191,15 +190,15 @@ impl Partition {
             Err(no) => return Decision::Refuse(no),
         };
         if plan != Plan::Home {
-            return self.anywhere(now, ask, seat, all, plan, dice);
+            return self.anywhere(demand, seat, all, plan, dice);
         }
         let there: Candidates = all.iter().filter(|c| home.admits(c.target())).copied().collect();
         let admitted: Candidates =
             there.iter().filter(|c| !c.fit.any(Fit::VETOED)).copied().collect();
         match (admitted.is_empty(), seat.mode) {
-            (false, _) => self.at_home(now, ask, Line::Home(home.worker), all, &admitted, dice),
+            (false, _) => self.at_home(demand, Line::Home(home.worker), all, &admitted, dice),
             (true, Mode::Soft) => {
-                self.anywhere(now, ask, seat, all, Plan::Move(MoveReason::Soft), dice)
+                self.anywhere(demand, seat, all, Plan::Move(MoveReason::Soft), dice)
             }
             (true, Mode::Hard) => {
                 Decision::Refuse(No { give_up: true, ..No::because(Cause::NoWorker) })
@@ -252,7 +251,7 @@ impl Partition {
     /// Where the request says (R09): overload and an earlier failure there don't matter.
     fn decide_named(
         &self,
-        now: Time,
+        demand: &Demand,
         ask: &Ask,
         seat: &Seat,
         worker: WorkerId,
@@ -299,15 +298,14 @@ impl Partition {
             return Decision::Wait(line);
         }
         let plan = if agrees { Plan::Home } else { Plan::Move(MoveReason::Soft) };
-        self.pick(now, ask, &free, plan, dice)
+        self.pick(demand, &free, plan, dice)
     }
 
     /// At one of the targets that the session is tied to: their own load delays nobody, unless it would
     /// delay everybody (R08).
     fn at_home(
         &self,
-        now: Time,
-        ask: &Ask,
+        demand: &Demand,
         line: Line,
         all: &Candidates,
         there: &Candidates,
@@ -316,7 +314,7 @@ impl Partition {
         let plan = Plan::Home;
         let free: Candidates = there.iter().filter(|c| !c.fit.any(Fit::BUSY)).copied().collect();
         if !free.is_empty() {
-            return self.pick(now, ask, &free, plan, dice);
+            return self.pick(demand, &free, plan, dice);
         }
         // Where nobody could serve new work at all, nobody's stream is worth waiting for.
         let mut others = all.iter().filter(|c| !c.fit.any(UNUSABLE)).peekable();
@@ -324,14 +322,13 @@ impl Partition {
         if self.queues() && all_busy {
             return Decision::Wait(line);
         }
-        self.pick(now, ask, there, plan, dice)
+        self.pick(demand, there, plan, dice)
     }
 
     /// Wherever the policy likes.
     pub(super) fn anywhere(
         &self,
-        now: Time,
-        ask: &Ask,
+        demand: &Demand,
         seat: &Seat,
         all: &Candidates,
         plan: Plan,
@@ -355,37 +352,42 @@ impl Partition {
             if usable.iter().any(|c| !c.fit.any(Fit::AWAITED)) {
                 usable.retain(|c| !c.fit.any(Fit::AWAITED));
             }
-            return self.pick(now, ask, &usable, plan, dice);
+            return self.pick(demand, &usable, plan, dice);
         }
         usable.retain(|c| !c.fit.any(OCCUPIED.and(Fit::AWAITED)));
         let behind = seat.from != Some(Line::Any) && !self.lines.is_empty(Line::Any);
         if usable.is_empty() || behind {
             return Decision::Wait(Line::Any);
         }
-        self.pick(now, ask, &usable, plan, dice)
+        self.pick(demand, &usable, plan, dice)
     }
 
     fn pick(
         &self,
-        now: Time,
-        ask: &Ask,
+        demand: &Demand,
         from: &Candidates,
         plan: Plan,
         dice: &mut SplitMix,
     ) -> Decision {
-        let mut demand = self.demand(now, ask);
-        // Where nobody shares bindings, all should find the same place for a session that none of them knows.
-        let first = plan == Plan::Home && from.iter().all(|c| !c.home);
-        demand.newcomer =
-            ask.session.filter(|_| first && !self.settings.affinity.shared).map(|s| s.key);
-        match self.policy.pick(&demand, from, dice).and_then(|i| from.get(i)) {
+        match self.policy.pick(demand, from, dice).and_then(|i| from.get(i)) {
             Some(picked) => Decision::Go { picked: *picked, considered: from.len(), plan },
             None => Decision::Refuse(No::because(Cause::NoWorker)),
         }
     }
 
-    pub(super) fn demand(&self, now: Time, ask: &Ask) -> Demand {
-        Demand { now, answer: self.paces.answer(), ..demand(ask) }
+    /// What a request demands whose session lives there, or nowhere.
+    pub(super) fn demand(&self, now: Time, ask: &Ask, home: Option<Target>) -> Demand {
+        let block_size = ask.prompt.block_size;
+        // Where nobody shares bindings, all should find the same place for a session that none of them knows.
+        let first = home.is_none() && !self.settings.affinity.shared;
+        Demand {
+            tokens: ask.prompt.tokens,
+            block_size,
+            unit: if ask.prompt.exact { block_size } else { 0 },
+            now,
+            answer: self.paces.answer(),
+            newcomer: ask.session.filter(|_| first).map(|s| s.key),
+        }
     }
 
     /// How a bound target stands, for a request under `name`.
@@ -431,13 +433,6 @@ fn in_order(overlaps: &Overlaps) -> Cow<'_, [Overlap]> {
     let mut sorted = overlaps.to_vec();
     sorted.sort_by_key(id);
     Cow::Owned(sorted)
-}
-
-/// What the prompt alone demands.
-pub(super) fn demand(ask: &Ask) -> Demand {
-    let block_size = ask.prompt.block_size;
-    let unit = if ask.prompt.exact { block_size } else { 0 };
-    Demand { tokens: ask.prompt.tokens, block_size, unit, ..Demand::default() }
 }
 
 /// As [`Partition::standing`], beside a table that is being changed.

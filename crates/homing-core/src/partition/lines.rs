@@ -1,8 +1,8 @@
 //! Who waits for what: one queue for those whom any worker can serve, and one for each worker that
 //! somebody waits for in particular (R08). Together they have one bound (F42).
 //!
-//! In each line one is awake at a time, in order (`queue`: priority, turns of tenants, arrival); it is woken when there may be something for it, and
-//! when what it waits for is gone, so that it leaves at once (F43).
+//! In each line one is awake at a time, in order (`queue`: priority, turns of tenants, arrival); it is woken when
+//! there may be something for it, and when what it waits for is gone, so that it leaves at once (F43).
 
 use crate::ask::{Ask, Output, Ticket, TicketId};
 use crate::ids::{PartitionId, WorkerId};

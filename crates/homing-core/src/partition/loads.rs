@@ -2,11 +2,11 @@
 //! here, so that verdicts on overload, the turnover and those who wait hear of it.
 
 use super::Partition;
-use crate::ask::{Cause, Grant};
+use crate::ask::Cause;
 use crate::ids::{DpRank, WorkerId};
-
 use crate::load::report::Report;
-use crate::load::{Booking, Freed, Load};
+use crate::load::{Booking, Freed, Load, block_of};
+use crate::select::Demand;
 use crate::time::Time;
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -16,8 +16,6 @@ const USUAL_RETRY: Duration = Duration::from_secs(1);
 /// When to come again at the latest, where it is a guess: a quarter more is a minute, and hosts spread clients
 /// over that.
 const LONGEST_GUESS: Duration = Duration::from_secs(48);
-/// Blocks are a measure of load here even where the engine's block size is unknown.
-const USUAL_BLOCK: u32 = 16;
 
 impl Partition {
     /// What a target has to do: never less than is booked on it.
@@ -26,11 +24,10 @@ impl Partition {
     }
 
     /// A request has been booked.
-    pub(super) fn booked(&mut self, grant: &Grant) {
-        let forecast = &grant.forecast;
-        let size = if forecast.exact { forecast.block_size.max(1) } else { USUAL_BLOCK };
-        self.usual.add(u64::from(forecast.tokens), u64::from(forecast.tokens.div_ceil(size)));
-        self.reassess(Some(grant.worker.id));
+    pub(super) fn booked(&mut self, worker: WorkerId, demand: &Demand) {
+        let blocks = demand.tokens.div_ceil(block_of(demand.unit));
+        self.usual.add(u64::from(demand.tokens), u64::from(blocks));
+        self.reassess(Some(worker));
     }
 
     /// A booking ends, for whatever reason; whom it was on.

@@ -1,13 +1,13 @@
 //! From an ask to a place: resolve, decide, book; or wait, or be refused.
 
 use super::Partition;
-use super::decide::{Decision, No, Seat, after, demand, standing};
+use super::decide::{Decision, No, Seat, after, standing};
 use super::lines::Queued;
 use crate::affinity::{Hold, Outcome, Plan, Resolved, Standing, Steer};
 use crate::ask::{Admission, Ask, Cause, Claim, Grant, Refusal};
 use crate::explain::{Placement, Preview};
 use crate::load::Claimed;
-use crate::select::{Candidate, Candidates, Fit};
+use crate::select::{Candidate, Candidates, Demand, Fit};
 use crate::settings::Mode;
 use crate::time::Time;
 use crate::trust::Forecast;
@@ -25,20 +25,20 @@ impl Partition {
         let hold = if let Claim::Held(hold) = &claim { Some(hold) } else { None };
         let steer = hold.map_or(Steer::Free, Hold::steer);
         let seat = Seat { named, from: queued.map(|q| q.line), ..seat(&ask, hold) };
-        let all = self.candidates(now, &ask);
+        let demand = self.demand(now, &ask, seat.home);
+        let all = self.candidates(&demand, &ask);
         let mut dice = self.dice.clone();
-        let decision = self.decide(now, &ask, &seat, &all, &mut dice);
+        let decision = self.decide(&demand, &ask, &seat, &all, &mut dice);
         self.dice = dice;
-        self.remember(now, &mut ask, steer, &all, &decision);
+        self.remember(&demand, &mut ask, steer, &all, &decision);
         match decision {
             Decision::Go { picked, considered, plan } => {
                 if let (Some(table), Claim::Held(hold)) = (&mut self.table, &mut claim) {
                     table.selected(now, hold, picked.target(), plan);
                 }
-                let demand = self.demand(now, &ask);
                 self.policy.picked(&demand, &picked);
-                let grant = self.grant(now, ask, claim, &all, &picked, considered);
-                self.booked(&grant);
+                let grant = self.grant(&demand, ask, claim, &all, &picked, considered);
+                self.booked(picked.worker, &demand);
                 Admission::Granted(grant)
             }
             Decision::Wait(line) => {
@@ -76,14 +76,13 @@ impl Partition {
 
     fn grant(
         &mut self,
-        now: Time,
+        demand: &Demand,
         ask: Ask,
         claim: Claim,
         all: &Candidates,
         picked: &Candidate,
         considered: usize,
     ) -> Grant {
-        let demand = demand(&ask);
         let chain = if ask.prompt.exact { &ask.prompt.chain } else { &ask.text.chain };
         let claimed = Claimed {
             tokens: demand.tokens,
@@ -92,8 +91,8 @@ impl Partition {
             chain: chain.clone(),
             chain_unit: demand.block_size,
         };
-        let booking = self.ledger.book(now, picked.worker, picked.rank, claimed);
-        let forecast = forecast(&ask, all, picked);
+        let booking = self.ledger.book(demand.now, picked.worker, picked.rank, claimed);
+        let forecast = forecast(demand, &ask, all, picked);
         let eligible = || all.iter().filter(|c| !c.fit.any(NOT_ELIGIBLE));
         let placement = Placement {
             eligible: u32::try_from(eligible().count()).unwrap_or(u32::MAX),
@@ -103,7 +102,7 @@ impl Partition {
             best_overlap_blocks: eligible().map(|c| c.overlap).max().unwrap_or(0),
             cached_tokens: forecast.cached,
         };
-        self.records.granted(now, ask.past.record, picked.target(), placement);
+        self.records.granted(demand.now, ask.past.record, picked.target(), placement);
         let worker = self.rows[picked.row].info.clone();
         Grant { ask, worker, rank: picked.rank, booking, claim, placement, forecast }
     }
@@ -139,14 +138,14 @@ impl Partition {
     #[must_use]
     pub fn preview(&self, now: Time, ask: &Ask) -> Preview {
         let with_session = self.has_session(ask);
-        let all = self.candidates(now, ask);
-        let demand = self.demand(now, ask);
         let named = self.named(ask, with_session);
         let (seat, claim) = self.foresee(now, ask);
+        let demand = self.demand(now, ask, seat.home);
+        let all = self.candidates(&demand, ask);
         // The dice are a copy: a preview takes nobody's turn.
         let decision = match named {
             Ok(named) => {
-                self.decide(now, ask, &Seat { named, ..seat }, &all, &mut self.dice.clone())
+                self.decide(&demand, ask, &Seat { named, ..seat }, &all, &mut self.dice.clone())
             }
             Err(cause) => Decision::Refuse(No::because(cause)),
         };
@@ -206,8 +205,7 @@ impl Partition {
 
 /// What is predicted of a request that goes there, by the index alone: how far that was believed is no part
 /// of it, or a lie that nobody believes would look like the truth.
-fn forecast(ask: &Ask, all: &Candidates, picked: &Candidate) -> Forecast {
-    let demand = demand(ask);
+fn forecast(demand: &Demand, ask: &Ask, all: &Candidates, picked: &Candidate) -> Forecast {
     let held = |blocks| demand.tokens - demand.uncached(blocks);
     let live = all.iter().filter(|c| !c.fit.any(Fit::NOT_READY));
     let best = live.map(|c| c.overlap).max().unwrap_or(0);

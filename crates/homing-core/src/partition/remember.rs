@@ -7,14 +7,13 @@ use crate::affinity::Steer;
 use crate::ask::Ask;
 use crate::explain::records::{Records, Weighing};
 use crate::ids::WorkerId;
-use crate::select::{Candidate, Candidates};
-use crate::time::Time;
+use crate::select::{Candidate, Candidates, Demand};
 
 impl Partition {
     /// Keeps what the decision was made of.
     pub(super) fn remember(
         &mut self,
-        now: Time,
+        demand: &Demand,
         ask: &mut Ask,
         steer: Steer,
         all: &Candidates,
@@ -28,10 +27,10 @@ impl Partition {
             Decision::Wait(line) => (None, Some(*line)),
             Decision::Refuse(_) => (None, None),
         };
-        let (demand, policy) = (&self.demand(now, ask), &*self.policy);
+        let policy = &*self.policy;
         let eligible = |c: &Candidate| !c.fit.any(NOT_ELIGIBLE);
         let weighing = Weighing { policy, demand, all, pick, eligible };
-        self.records.decided(now, ask, steer, waits, weighing);
+        self.records.decided(demand.now, ask, steer, waits, weighing);
     }
 
     /// The records of what was decided.

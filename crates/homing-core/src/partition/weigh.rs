@@ -3,12 +3,10 @@
 use super::Partition;
 use super::decide::{Decision, Seat, UNUSABLE};
 use crate::affinity::{MoveReason, Plan};
-use crate::ask::Ask;
 use crate::dice::SplitMix;
 use crate::ids::Target;
-use crate::select::{Candidate, Candidates, Fit};
+use crate::select::{Candidate, Candidates, Demand, Fit};
 use crate::settings::Soft;
-use crate::time::Time;
 
 impl Partition {
     /// Whether Soft homes are weighed against others.
@@ -19,8 +17,7 @@ impl Partition {
     /// Home, or wherever else is cheaper by more than moving costs (R06).
     pub(super) fn weighed(
         &self,
-        now: Time,
-        ask: &Ask,
+        demand: &Demand,
         seat: &Seat,
         home: Target,
         all: &Candidates,
@@ -35,9 +32,8 @@ impl Partition {
             c.fit.remove(Fit::DRAINING, c.home);
         }
         let moves = Plan::Move(MoveReason::Soft);
-        let demand = self.demand(now, ask);
         let plan = |c: &Candidate| if c.home { Plan::Home } else { moves };
-        match self.anywhere(now, ask, seat, &all, moves, dice) {
+        match self.anywhere(demand, seat, &all, moves, dice) {
             Decision::Go { picked, considered, .. } if self.policy.weighs_homes() => {
                 Decision::Go { picked, considered, plan: plan(&picked) }
             }
@@ -45,12 +41,12 @@ impl Partition {
                 let usable =
                     |c: &&Candidate| c.home && !c.fit.any(UNUSABLE.and(Fit::VETOED).and(Fit::SHED));
                 let there: Candidates = all.iter().filter(usable).copied().collect();
-                let at_home = self.policy.pick(&demand, &there, dice).and_then(|i| there.get(i));
+                let at_home = self.policy.pick(demand, &there, dice).and_then(|i| there.get(i));
                 let stays = at_home.filter(|c| {
                     let (here, away) =
-                        (self.policy.cost(&demand, c), self.policy.cost(&demand, &picked));
+                        (self.policy.cost(demand, c), self.policy.cost(demand, &picked));
                     // Also where one of them is no number.
-                    here.partial_cmp(&(away + self.policy.price_of_moving(&demand, here)))
+                    here.partial_cmp(&(away + self.policy.price_of_moving(demand, here)))
                         .is_none_or(std::cmp::Ordering::is_le)
                 });
                 let picked = stays.copied().unwrap_or(picked);

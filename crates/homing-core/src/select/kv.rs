@@ -2,9 +2,7 @@
 
 use super::policy::{Parts, Policy, Terms, numbers, terms};
 use super::{Candidate, Demand};
-
-/// Blocks are a measure here even where the engines' block size is unknown.
-const USUAL_BLOCK: f64 = 16.0;
+use crate::load::block_of;
 
 /// Fewest blocks to compute and to decode; the field's usual formula, and homes. Weights in blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +28,7 @@ impl Default for Kv {
 
 impl Kv {
     fn parts(&self, demand: &Demand, c: &Candidate) -> [f64; 5] {
-        let block = if demand.unit == 0 { USUAL_BLOCK } else { f64::from(demand.unit) };
+        let block = f64::from(block_of(demand.unit));
         let uncached = f64::from(demand.uncached(c.believed()));
         let far = self.host * f64::from(c.host) + self.disk * f64::from(c.disk);
         [

@@ -117,7 +117,7 @@ pub struct Candidate {
     pub trust: Trust,
     /// Sessions that live at its worker.
     pub homes: u32,
-    /// The request's session lives there.
+    /// The request's session lives there, and may move: of a Soft one that is weighed.
     pub home: bool,
     /// How fast its worker is, as far as that is known.
     pub pace: Pace,
