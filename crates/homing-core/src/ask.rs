@@ -57,6 +57,8 @@ pub struct Ask {
     pub priority: i32,
     /// Whose it is: of those who wait with one priority tenants take turns. All alike where there are none.
     pub tenant: u64,
+    /// Its answer comes whole, when all of it is computed: until then there is nothing to hear.
+    pub whole: bool,
     pub(crate) past: Past,
 }
 
@@ -163,6 +165,7 @@ impl Ask {
             note: Note::default(),
             priority: 0,
             tenant: 0,
+            whole: false,
             past: Past::default(),
         }
     }
@@ -208,6 +211,8 @@ pub struct Grant {
     pub(crate) claim: Claim,
     pub(crate) placement: Placement,
     pub(crate) forecast: Forecast,
+    /// It tries a worker that is unwell.
+    pub(crate) tries: bool,
 }
 
 /// What a granted request has of its session.
@@ -414,8 +419,10 @@ pub struct Refusal {
 pub enum Abandon {
     /// No byte was sent: nothing has happened, an idle session stays as idle as it was.
     NotDispatched,
-    /// The worker failed, or answered with an error (R12).
+    /// The worker failed, or answered with an error that is its own fault (R12).
     Failed,
+    /// It answered with an error that is the request's fault: it is well.
+    Answered,
     /// The client went away before the worker had begun to answer.
     ClientGone,
 }

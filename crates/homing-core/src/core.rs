@@ -8,6 +8,7 @@
 //! * `fleet`: what the world says of workers;
 //! * `known`: what workers are known to have cached;
 //! * `kv`: the slices;
+//! * `reload`: settings that change at run time;
 //! * `trust`: what engines say of predictions;
 //! * `decisions`: the records of what was decided;
 //! * `views`: what people see of workers and partitions;
@@ -17,6 +18,7 @@ mod decisions;
 mod fleet;
 mod known;
 mod kv;
+mod reload;
 mod sessions;
 mod trust;
 mod views;
@@ -46,6 +48,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use sessions::Aside;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Steps towards more room that the timer takes at a time.
 const ROOM_AT_ONCE: usize = 256;
@@ -125,7 +128,12 @@ impl Cell {
 /// The selection core. Shared by every host of a process; all methods take `&self`.
 #[derive(Debug)]
 pub struct SelectionCore {
-    settings: CoreSettings,
+    /// Those that new partitions get, with what has been changed since.
+    settings: RwLock<CoreSettings>,
+    /// What never changes of them, for the hot path.
+    predict: Duration,
+    index_memory: usize,
+    shared: bool,
     seed: u64,
     registry: RwLock<Registry>,
     cells: RwLock<Vec<Arc<Cell>>>,
@@ -166,7 +174,10 @@ impl SelectionCore {
     ) -> Self {
         let registry = Registry::new(settings.health_failures, settings.health_successes);
         Self {
-            settings,
+            predict: settings.predict,
+            index_memory: settings.index_memory,
+            shared: settings.affinity.shared,
+            settings: RwLock::new(settings),
             seed,
             registry: RwLock::new(registry),
             cells: RwLock::default(),

@@ -198,6 +198,12 @@ impl KeySecret {
     }
 }
 
+/// A tenant as a number, for whoever takes turns ([`crate::ask::Ask::tenant`]); 0 for nobody's name.
+#[must_use]
+pub fn tenant_number(name: &str) -> u64 {
+    if name.is_empty() { 0 } else { xxhash_rust::xxh3::xxh3_64(name.as_bytes()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

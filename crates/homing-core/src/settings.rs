@@ -190,6 +190,28 @@ impl Default for OverloadSettings {
     }
 }
 
+/// When a worker counts as unwell by what comes back from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VitalSettings {
+    /// After so many faults in a row; 0: never.
+    pub faults: u32,
+    /// While streams are open there of which no byte comes.
+    pub stalls: bool,
+    /// Whether many that stop answering probes at once count as up for a while.
+    pub blinks: bool,
+}
+
+impl VitalSettings {
+    /// Probes alone count.
+    pub const OFF: Self = Self { faults: 0, stalls: false, blinks: false };
+}
+
+impl Default for VitalSettings {
+    fn default() -> Self {
+        Self { faults: 5, stalls: true, blinks: true }
+    }
+}
+
 /// All of it.
 #[derive(Clone, Debug)]
 pub struct CoreSettings {
@@ -209,6 +231,10 @@ pub struct CoreSettings {
     pub index_memory: usize,
     /// How often one request may be moved to another worker after a failure.
     pub retry_attempts: u32,
+    /// Retries in the last ten seconds, as a share of the requests in them; ten are always allowed.
+    pub retry_budget: f64,
+    /// Who is unwell.
+    pub vitals: VitalSettings,
     /// Failed probes in a row that make a worker Down.
     pub health_failures: u32,
     /// Good probes in a row that bring it back.
@@ -228,6 +254,8 @@ impl Default for CoreSettings {
             predict: Duration::from_secs(5),
             index_memory: 2 << 30,
             retry_attempts: 1,
+            retry_budget: 0.1,
+            vitals: VitalSettings::default(),
             health_failures: 3,
             health_successes: 1,
             records: true,

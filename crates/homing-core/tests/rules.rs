@@ -7,6 +7,7 @@ mod rules {
     mod f28_blame;
     mod f28_trust;
     mod f35_overload;
+    mod f61_vitals;
     mod f_fleets;
     mod f_load;
     mod f_reports;
@@ -52,5 +53,6 @@ mod rules {
     mod records;
     mod records_many;
     mod refusals;
+    mod reload;
     mod world;
 }

@@ -71,6 +71,7 @@ mod tests {
         let prompt = ModelPrompt::builtin();
         let model = Model {
             name: "m".to_owned(),
+            aliases: Vec::new(),
             tokenizer: None,
             chat_template_kwargs: json!({"a": 1}).as_object().cloned().unwrap_or_default(),
         };

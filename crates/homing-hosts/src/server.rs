@@ -1,13 +1,16 @@
 //! The router as a whole: every part of it started in order, and stopped in order.
 
 use crate::gateway::{Gateway, Listening};
+use crate::reload::{Parts, Reloader, Reread};
 use crate::{admin, questions};
+use arc_swap::ArcSwap;
 use homing_core::time::Time;
 use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
 use homing_runtime::fleet::{Fleet, discovery};
 use homing_runtime::ingest::{FeedBook, Ingest};
 use homing_runtime::keep::{Keeper, Keyed, Restored, TakenError};
+use homing_runtime::keys::KeysError;
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::metrics::Metrics;
 use homing_runtime::recorder::Recorder;
@@ -70,6 +73,12 @@ pub enum StartError {
     /// `gateway.record` can't be written.
     #[error("gateway.record: {0}")]
     Record(RecordError),
+    /// `gateway.api_keys_file` can't be used.
+    #[error("gateway.api_keys_file: {0}")]
+    ApiKeys(KeysError),
+    /// `admin.token_file` can't be used.
+    #[error("admin.token_file: {0}")]
+    Tokens(KeysError),
     /// The system gives no randomness or no threads.
     #[error("the system refuses {what}: {cause}")]
     System {
@@ -87,9 +96,9 @@ pub struct Server {
     admin: SocketAddr,
     shell: Arc<Shell>,
     life: Lifecycle,
-    settings: Arc<Settings>,
     keeper: Option<Arc<Keeper>>,
     recorder: Option<Arc<Recorder>>,
+    reloader: Arc<Reloader>,
 }
 
 impl Server {
@@ -99,8 +108,19 @@ impl Server {
     /// # Errors
     /// [`StartError`]; nothing is left running then.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        Self::start_with(settings, None).await
+    }
+
+    /// The same, with a way to read the settings anew.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running then.
+    pub async fn start_with(
+        settings: Settings,
+        reread: Option<Reread>,
+    ) -> Result<Self, StartError> {
         let life = Lifecycle::default();
-        let started = Self::start_parts(settings, life.clone()).await;
+        let started = Self::start_parts(settings, reread, life.clone()).await;
         if started.is_err() {
             // The parts before the one that failed.
             life.shut_down(Duration::ZERO).await;
@@ -109,11 +129,17 @@ impl Server {
         started
     }
 
-    async fn start_parts(settings: Settings, life: Lifecycle) -> Result<Self, StartError> {
+    async fn start_parts(
+        settings: Settings,
+        reread: Option<Reread>,
+        life: Lifecycle,
+    ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
         let system = |what| move |cause: String| StartError::System { what, cause };
         let mut entropy = [0u8; 32];
         getrandom::fill(&mut entropy).map_err(|e| system("randomness")(e.to_string()))?;
+        let tokens = admin::Tokens::load(&settings).map_err(StartError::Tokens)?;
+        let tokens = Arc::new(ArcSwap::from_pointee(tokens));
         let prompts = load_prompts(&settings)?;
         let keyed = Keyed::find(&settings.affinity, entropy).map_err(StartError::Key)?;
         let shell = Shell::keyed(&settings, keyed.secret(), &entropy);
@@ -154,7 +180,7 @@ impl Server {
             recorded,
             &entropy,
         );
-        let gateway = Arc::new(gateway);
+        let gateway = Arc::new(gateway.map_err(StartError::ApiKeys)?);
         let listening = Listening::start(gateway.clone(), &life, cores)
             .map_err(failed("gateway.listen", listen))?;
 
@@ -168,18 +194,39 @@ impl Server {
             });
         }
         let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, questions, life.clone());
-        life.spawn(fleet.clone().follow(discovery::static_list(settings.workers.clone())));
+        let (workers, changes) = discovery::changing_list(settings.workers.clone());
+        life.spawn(fleet.clone().follow(changes));
+        let parts = Parts {
+            shell: shell.clone(),
+            fleet: fleet.clone(),
+            gateway: gateway.clone(),
+            tokens: tokens.clone(),
+            workers,
+        };
+        let reloader = Arc::new(Reloader::new(reread, settings.clone(), parts));
+        let watch = reloader.clone().watch();
+        let over = life.finished().clone();
+        life.spawn(async move {
+            over.run_until_cancelled(watch).await;
+        });
         let keep_time = shell.clone().keep_time();
         let finished = life.finished().clone();
         life.spawn(async move {
             finished.run_until_cancelled(keep_time).await;
         });
         // Not tracked: it outlives the drain, which it reports, and ends with the runtime.
-        let admin_server =
-            admin::serve(admin_listener, shell.clone(), fleet, gateway, life.clone());
+        let admin_server = admin::serve(
+            admin_listener,
+            shell.clone(),
+            fleet,
+            gateway,
+            life.clone(),
+            tokens,
+            reloader.clone(),
+        );
         tokio::spawn(admin_server);
         let keeper = keeper.map(|(keeper, _)| keeper);
-        Ok(Self { gateway: listening, admin, shell, life, settings, keeper, recorder })
+        Ok(Self { gateway: listening, admin, shell, life, keeper, recorder, reloader })
     }
 
     /// Where clients connect.
@@ -206,10 +253,16 @@ impl Server {
         self.keeper.clone()
     }
 
+    /// Who reads its settings anew.
+    #[must_use]
+    pub fn reloader(&self) -> &Arc<Reloader> {
+        &self.reloader
+    }
+
     /// Unready, then nothing new, then waits for running streams, for which time and probes go on. False
     /// if some were cut off.
     pub async fn shut_down(self) -> bool {
-        self.life.shut_down(self.settings.gateway.shutdown_delay).await;
+        self.life.shut_down(self.reloader.current().gateway.shutdown_delay).await;
         let streams = self.gateway.ended().await;
         let tasks = self.life.finish(TASKS_GRACE).await;
         if let Some(recorder) = self.recorder {

@@ -20,14 +20,18 @@ mod gateway {
     mod lives;
     mod log;
     mod overload;
+    mod paths;
     mod previews;
     mod queueing;
+    mod reloading;
     mod requests;
     mod serving;
     mod sessions;
     mod slow;
     mod streams;
     mod targets;
+    mod tenants;
+    mod unwell;
     mod worker;
     mod world;
 }

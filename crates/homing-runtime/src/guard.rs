@@ -129,11 +129,20 @@ impl Checked {
         (Live { shell: self.shell.clone(), live: Some(live) }, outcome)
     }
 
-    /// The worker has answered with an error, which passes through (R12).
+    /// The worker has answered with an error of its own, which passes through (R12), or not at all.
     #[must_use]
     pub fn answered_badly(mut self) -> Outcome {
         let checked = self.take();
         let outcome = self.shell.core().abandon(self.shell.now(), checked, Abandon::Failed);
+        self.shell.pump();
+        outcome
+    }
+
+    /// The worker has answered with an error that is the request's fault, which passes through (R12).
+    #[must_use]
+    pub fn answered(mut self) -> Outcome {
+        let checked = self.take();
+        let outcome = self.shell.core().abandon(self.shell.now(), checked, Abandon::Answered);
         self.shell.pump();
         outcome
     }
@@ -146,6 +155,9 @@ impl Checked {
         let checked = self.take();
         let name = checked.grant().worker().spec.name.clone();
         let shell = self.shell.clone();
+        if failure == Failure::Refused {
+            shell.life_is_over(checked.grant().worker().id);
+        }
         let (admission, events) = shell.core().retry(shell.now(), checked, failure);
         shell.note_fleet(&name, &events);
         let granted = shell.settle(admission).await?;

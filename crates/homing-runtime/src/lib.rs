@@ -28,12 +28,14 @@ mod interleave;
 #[cfg(test)]
 mod journeys;
 pub mod keep;
+pub mod keys;
 pub mod lifecycle;
 pub mod metrics;
 pub mod recorder;
 pub mod settings;
 pub mod shell;
 pub mod snapshot;
+pub mod tenants;
 #[cfg(test)]
 mod testing;
 pub mod upstream;

@@ -377,8 +377,9 @@ impl Collector for Watcher {
         let each = |f: &dyn Fn(&WorkerView) -> u64| -> Vec<Series<'_>> {
             labels.iter().zip(&workers).map(|(l, w)| (&l[..], f(w))).collect()
         };
-        let up = each(&|w| u64::from(w.state == State::Ready));
-        family(&mut e, "worker_up", "1 where a worker is ready", gauge, up)?;
+        let well = |w: &WorkerView| w.state == State::Ready && w.part.ailment.is_none();
+        let help = "1 where a worker is ready, and neither stalled nor failing";
+        family(&mut e, "worker_up", help, gauge, each(&|w| u64::from(well(w))))?;
         let active = each(&|w| u64::from(w.part.load.active_requests));
         let help = "Requests placed on a worker and not ended";
         family(&mut e, "worker_active_requests", help, gauge, active)?;

@@ -8,7 +8,7 @@ use crate::metrics::Metrics;
 use homing_core::SelectionCore;
 use homing_core::ask::{Admission, Ask, Output, Refusal, TicketId};
 use homing_core::fleet::{FleetEvent, State};
-use homing_core::ids::KeySecret;
+use homing_core::ids::{KeySecret, WorkerId};
 use homing_core::settings::{
     AffinitySettings, CoreSettings, Mode, OnDown, OnFailure, OnFull, OnOverload, OverloadSettings,
     PolicyKind, QueueSettings, Soft,
@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::settings::{self, AffinityMode, Policy, Settings, Verify};
 
@@ -35,6 +36,8 @@ pub struct Shell {
     secret: KeySecret,
     metrics: Metrics,
     sleepers: Mutex<HashMap<TicketId, Sleeper>>,
+    /// Cancelled when a worker's port has refused: what it has begun it may not end.
+    lives: Mutex<HashMap<WorkerId, CancellationToken>>,
     /// Whether predictions are held against what engines say (`index.verify`).
     verifies: bool,
     /// Readiness latches: losing the last worker doesn't unready the router.
@@ -76,6 +79,7 @@ impl Shell {
             secret,
             metrics: Metrics::new(),
             sleepers: Mutex::default(),
+            lives: Mutex::default(),
             verifies: settings.index.verify != Verify::Off,
             was_ready: AtomicBool::new(false),
             warming: AtomicBool::new(false),
@@ -194,6 +198,19 @@ impl Shell {
         }
     }
 
+    /// Cancelled once the port of a worker, in this life of it, has refused a connection.
+    #[must_use]
+    pub fn life_of(&self, worker: WorkerId) -> CancellationToken {
+        self.lives.lock().entry(worker).or_default().clone()
+    }
+
+    /// The port of a worker has refused, or it has turned out to live another life.
+    pub fn life_is_over(&self, worker: WorkerId) {
+        if let Some(life) = self.lives.lock().remove(&worker) {
+            life.cancel();
+        }
+    }
+
     /// Keeps the core's time: expiry, deadlines in the queue. Runs until it is dropped.
     pub async fn keep_time(self: Arc<Self>) {
         // A deadline that is set while this sleeps is met at the next look, at most this much late.
@@ -241,9 +258,12 @@ impl Shell {
                     tracing::info!(worker = name, incarnation = id.0, "worker registered");
                 }
                 FleetEvent::Removed(id) => {
+                    // Its running streams finish.
+                    self.lives.lock().remove(id);
                     tracing::info!(worker = name, incarnation = id.0, "worker removed");
                 }
                 FleetEvent::Reborn { old, new } => {
+                    self.life_is_over(*old);
                     tracing::info!(
                         worker = name,
                         old = old.0,
@@ -256,6 +276,16 @@ impl Shell {
                     let url = workers.iter().find(|w| w.info.id == *id).map(|w| &*w.info.spec.url);
                     let url = url.unwrap_or_default();
                     tracing::warn!(worker = name, url, "worker is down; probing goes on");
+                }
+                FleetEvent::State(id, State::Unauthorized) => {
+                    let workers = self.core.workers();
+                    let url = workers.iter().find(|w| w.info.id == *id).map(|w| &*w.info.spec.url);
+                    let url = url.unwrap_or_default();
+                    tracing::warn!(
+                        worker = name,
+                        url,
+                        "the worker wants a key: name a file with it in upstream.api_key_file"
+                    );
                 }
                 FleetEvent::State(_, state) => {
                     self.was_ready.fetch_or(*state == State::Ready, Ordering::Relaxed);
@@ -352,6 +382,7 @@ pub fn core_settings(s: &Settings) -> CoreSettings {
         },
         index_memory: s.index.memory,
         retry_attempts: s.retry.attempts,
+        retry_budget: s.retry.budget,
         health_failures: s.health.failures,
         health_successes: s.health.successes,
         ..CoreSettings::default()

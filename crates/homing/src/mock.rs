@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use homing_runtime::settings::LogFormat;
 use homing_sim::engine::{CacheConfig, EngineConfig};
-use homing_sim::serve::{Groups, Mock, MockConfig};
+use homing_sim::serve::{Faults, Groups, Mock, MockConfig};
 use homing_wire::kv_events::{Hashes, LAYOUTS, Layout};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -76,6 +76,22 @@ pub(crate) struct Args {
     /// (vLLM from 0.20 on)
     #[arg(long, value_name = "GROUPS", default_value = "single", value_parser = ["single", "hybrid"])]
     kv_groups: String,
+    /// Hang as engines do: requests are taken, the heads of their streams are sent, and nothing more comes;
+    /// /health is green, and /metrics says that nothing runs
+    #[arg(long)]
+    hang: bool,
+    /// At SIGTERM, refuse connections and leave open streams without another byte, for 5 s
+    #[arg(long)]
+    mute_on_term: bool,
+    /// At SIGTERM, stay green and answer each new request 500, for 5 s
+    #[arg(long, conflicts_with = "mute_on_term")]
+    green_drain: bool,
+    /// Answer every Nth request 500 at once; 1 fails all, 0 none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    fail: u64,
+    /// The key that /v1/.. asks for, as vLLM's --api-key
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
     /// Seeds the names of its blocks
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -108,6 +124,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         kv_layout: Layout::named(&args.kv_layout).unwrap_or(defaults.kv_layout),
         kv_hashes: if args.kv_hashes == "bytes" { Hashes::Bytes } else { Hashes::Int },
         kv_groups: if args.kv_groups == "hybrid" { Groups::Hybrid } else { Groups::Single },
+        faults: Faults {
+            hang: args.hang,
+            mute_on_term: args.mute_on_term,
+            green_drain: args.green_drain,
+            fail_every: args.fail,
+        },
+        api_key: args.api_key.clone(),
         ..defaults
     };
     if !(1e-3..=1e6).contains(&args.speedup) || args.model.is_empty() {

@@ -42,17 +42,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     running::block_on(async {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
-        let server = Server::start(settings).await.map_err(|error| match error {
-            StartError::Tokenizer { .. }
-            | StartError::Template { .. }
-            | StartError::Key(_)
-            | StartError::Taken(_)
-            | StartError::Snapshot(_)
-            | StartError::Record(_) => Failure::Usage(error.to_string()),
-            StartError::Listen { .. } | StartError::System { .. } => {
-                Failure::Failed(anyhow!(error))
-            }
-        })?;
+        let reread = args.flags.again();
+        let server =
+            Server::start_with(settings, Some(reread)).await.map_err(|error| match error {
+                StartError::Tokenizer { .. }
+                | StartError::Template { .. }
+                | StartError::Key(_)
+                | StartError::Taken(_)
+                | StartError::Snapshot(_)
+                | StartError::ApiKeys(_)
+                | StartError::Tokens(_)
+                | StartError::Record(_) => Failure::Usage(error.to_string()),
+                StartError::Listen { .. } | StartError::System { .. } => {
+                    Failure::Failed(anyhow!(error))
+                }
+            })?;
         Metrics::watch_log_drops(server.shell(), logging.dropped());
         running::say(format_args!("gateway on http://{}", server.gateway_address()));
         running::say(format_args!("admin on http://{}", server.admin_address()));
@@ -61,7 +65,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             tokio::select! {
                 () = signals.next() => break,
                 _ = hangup.recv() => {
-                    tracing::warn!("SIGHUP: reloading the configuration is not built yet; going on");
+                    if let Err(error) = server.reloader().reload() {
+                        tracing::error!(%error, "SIGHUP: the configuration was not read anew; going on as before");
+                    }
                 }
             }
         }

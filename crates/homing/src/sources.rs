@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The flags that `serve` and `check` share.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Flags {
     /// The configuration file (TOML); docs/configuration.md lists every key
     #[arg(long, value_name = "FILE")]
@@ -30,6 +30,18 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
+    /// The same again, whenever it is called.
+    pub(crate) fn again(&self) -> Box<dyn Fn() -> Result<Settings, String> + Send + Sync> {
+        let flags = self.clone();
+        Box::new(move || {
+            flags.settings().map_err(|failure| match failure {
+                Failure::Usage(text) => text,
+                Failure::Failed(error) => format!("{error:#}"),
+                Failure::Said => "the settings can't be read".to_owned(),
+            })
+        })
+    }
+
     /// The validated settings; flag over environment over file over default.
     pub(crate) fn settings(&self) -> Result<Settings, Failure> {
         let mut overrides: Vec<Override> =

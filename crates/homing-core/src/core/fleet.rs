@@ -30,7 +30,9 @@ impl SelectionCore {
             | FleetChange::Ranks(id, _)
             | FleetChange::Drain(id, _)
             | FleetChange::Cache(id, _)
-            | FleetChange::Unsure(id) => (Some(*id), None),
+            | FleetChange::Unsure(id)
+            // Whether it is silent or refuses is no state of its own.
+            | FleetChange::Probed(id, _) => (Some(*id), None),
             FleetChange::Register(spec) => (None, Some(spec.name.clone())),
             _ => (None, None),
         };
@@ -142,10 +144,10 @@ impl SelectionCore {
             };
             let seed = self.seed ^ (u64::from(id.0) << 32);
             let policy = (self.policies.0)();
-            let settings = self.settings.clone();
+            let settings = self.settings.read().clone();
             let mut state = Partition::new(id, role, settings, policy, seed, self.writer);
             registry.unplaced().for_each(|row| state.set_unplaced(row));
-            cells.push(Arc::new(Cell::new(pool, role, state, self.settings.index_memory)));
+            cells.push(Arc::new(Cell::new(pool, role, state, self.index_memory)));
         }
         for cell in cells.iter() {
             cell.state.lock().share_records(cells.len());

@@ -66,11 +66,11 @@ impl SelectionCore {
 
     /// A prompt goes to its target: it counts as cached there for a while.
     pub(super) fn foresee(&self, now: Time, cell: &Cell, grant: &Grant) {
-        if self.settings.predict.is_zero() {
+        if self.predict.is_zero() {
             return;
         }
         let (ask, worker, rank) = (&grant.ask, grant.worker.id, grant.rank);
-        let until = now + self.settings.predict;
+        let until = now + self.predict;
         let source = cell.text_reader.cache(worker).source;
         if !ask.prompt.chain.is_empty() && source == CacheSource::Events {
             let here = |o: &&crate::index::Overlap| (o.worker, o.rank) == (worker, rank);
@@ -168,7 +168,7 @@ impl SelectionCore {
     /// While all indexes together take more than they may, the largest loses what is cold; in so many
     /// steps at most, between which others get at it.
     pub(super) fn make_room(&self, steps: usize) {
-        let budget = self.settings.index_memory;
+        let budget = self.index_memory;
         if self.index_bytes.load(Ordering::Relaxed) <= budget {
             return;
         }

@@ -167,7 +167,7 @@ impl SelectionCore {
     /// The next binding that other routers shall hear of.
     #[must_use]
     pub fn poll_publication(&self) -> Option<Publication> {
-        if !self.settings.affinity.shared {
+        if !self.shared {
             return None;
         }
         // A copy of the list: the registry's lock comes before that of the partitions.

@@ -235,7 +235,7 @@ impl Records {
                 now,
                 match why {
                     Abandon::NotDispatched => Stage::GivenUp,
-                    Abandon::Failed => Stage::Failed,
+                    Abandon::Failed | Abandon::Answered => Stage::Failed,
                     Abandon::ClientGone => Stage::ClientGone,
                 },
             );

@@ -29,6 +29,8 @@ pub enum FleetChange {
     Restarted(WorkerId),
     /// Its process began at this time (Unix milliseconds); another one than before is another life.
     Started(WorkerId, u64),
+    /// It wants a key that we don't have; or, with `false`, it does not any more.
+    Barred(WorkerId, bool),
     /// It has these ranks from now on.
     Ranks(WorkerId, Ranks),
     /// How its cache is known, and how large it is.

@@ -20,6 +20,8 @@ pub struct Row {
     pub info: Arc<WorkerInfo>,
     /// How it is.
     pub state: State,
+    /// It is Down by silence: nothing has refused.
+    pub silent: bool,
     /// What it serves.
     pub serves: SmallVec<[NameId; 4]>,
     /// Its ranks.
@@ -51,6 +53,7 @@ impl Worker {
             name: self.info.name_hash(),
             info: self.info.clone(),
             state: self.state,
+            silent: self.state == State::Down && self.health.is_silent(),
             serves: self.serves.clone(),
             ranks: self.ranks,
             drain: self.drain,
@@ -114,6 +117,11 @@ impl Registry {
         Self { failures: failures.max(1), successes: successes.max(1), ..Self::default() }
     }
 
+    /// How many bad probes in a row make a worker Down, and how many good ones bring it back.
+    pub fn set_patience(&mut self, failures: u32, successes: u32) {
+        (self.failures, self.successes) = (failures.max(1), successes.max(1));
+    }
+
     /// A name that the configuration promises.
     pub fn declare(&mut self, name: &str) {
         if !self.name_ids.contains_key(name) && self.names.len() < MAX_NAMES {
@@ -174,6 +182,10 @@ impl Registry {
                     self.worker(id)?.started = Some(at);
                     self.note_state(id, &mut events);
                 }
+            }
+            FleetChange::Barred(id, barred) => {
+                self.worker(id)?.health.bar(barred);
+                self.note_state(id, &mut events);
             }
             FleetChange::Ranks(id, ranks) => self.worker(id)?.ranks = ranks,
             FleetChange::Cache(id, cache) => self.worker(id)?.cache = cache,

@@ -155,6 +155,8 @@ pub enum State {
     Ready,
     /// It doesn't answer.
     Down,
+    /// It wants a key that we don't have.
+    Unauthorized,
 }
 
 impl fmt::Display for State {
@@ -163,6 +165,7 @@ impl fmt::Display for State {
             Self::Starting => "starting",
             Self::Ready => "ready",
             Self::Down => "down",
+            Self::Unauthorized => "unauthorized",
         })
     }
 }
@@ -187,6 +190,10 @@ pub(super) struct Health {
     heard: bool,
     /// It was up once.
     lived: bool,
+    /// It wants a key that we don't have.
+    barred: bool,
+    /// Its port refused the last time.
+    refusing: bool,
     /// Its port refused since it was last up.
     pub(super) refused: bool,
 }
@@ -195,6 +202,7 @@ impl Health {
     /// Takes in a probe. `failures` bad ones in a row make it Down, one refusal does at once;
     /// `successes` good ones bring it back.
     pub(super) fn probe(&mut self, probe: Probe, failures: u32, successes: u32) {
+        self.refusing = probe == Probe::Refused;
         match probe {
             Probe::Good => {
                 (self.bad, self.good) = (0, self.good.saturating_add(1));
@@ -231,6 +239,16 @@ impl Health {
         self.heard = false;
     }
 
+    /// Whether it wants a key that we don't have.
+    pub(super) fn bar(&mut self, barred: bool) {
+        self.barred = barred;
+    }
+
+    /// It is Down though nothing has refused: nobody knows whether it is there.
+    pub(super) fn is_silent(self) -> bool {
+        self.down && !self.refusing
+    }
+
     pub(super) fn is_up(self) -> bool {
         self.heard && !self.down
     }
@@ -238,6 +256,7 @@ impl Health {
     pub(super) fn state(self, placed: bool) -> State {
         match (self.down, self.heard && placed) {
             (true, _) => State::Down,
+            (false, _) if self.barred => State::Unauthorized,
             (false, true) => State::Ready,
             (false, false) => State::Starting,
         }

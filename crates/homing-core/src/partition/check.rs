@@ -45,6 +45,7 @@ impl Partition {
         let has = |worker, rank| self.row(worker).is_some_and(|row| row.ranks.has(rank));
         self.reports.check(has);
         self.check_overload();
+        self.vitals.check(|worker| self.row(worker).is_some());
         self.trust.check(|worker| self.row(worker).is_some());
         assert!(self.rows.is_sorted_by_key(|r| r.info.id), "rows out of order");
         assert!(

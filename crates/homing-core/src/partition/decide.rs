@@ -2,15 +2,16 @@
 //! pinned target can't be used (R06, R07, R08, R09). Placing acts on it, a preview shows it (R16).
 
 use super::Partition;
+use super::standing::Lens;
 use crate::affinity::{MoveReason, Plan, Standing};
 use crate::ask::{Ask, Cause, Constraints, Failure, Past};
 use crate::dice::SplitMix;
-use crate::fleet::{Row, State};
+use crate::fleet::Row;
 use crate::ids::{NameId, Target, WorkerId};
 use crate::index::{Overlap, Overlaps};
 use crate::queue::Line;
 use crate::select::{Candidate, Candidates, Demand, Fit};
-use crate::settings::{Mode, OnDown, OnFailure, OnOverload};
+use crate::settings::{Mode, OnFailure, OnOverload};
 use crate::time::Time;
 use std::borrow::Cow;
 
@@ -73,13 +74,14 @@ impl Partition {
             |row: &Row| ask.constraints.as_deref().is_none_or(|c: &Constraints| c.allow(&row.info));
         let unknown = self.paces.of_pool();
         let mut paces = self.paces.iter().peekable();
+        let lens = self.lens(demand.now);
         for (number, row) in self.rows.iter().enumerate() {
             if !row.serves.contains(&ask.name) {
                 continue;
             }
             let worker = row.info.id;
             let mut fit = Fit::default();
-            fit.add(Fit::NOT_READY, row.state != State::Ready);
+            fit.add(Fit::NOT_READY, !lens.is_up(row));
             fit.add(Fit::FORBIDDEN, !allowed(row));
             fit.add(Fit::FAILED, ask.past.failed.contains(&worker));
             fit.add(Fit::DRAINING, row.drain.is_some());
@@ -221,7 +223,7 @@ impl Partition {
         if row.is_some_and(|row| !allowed(row)) {
             return if mode == Mode::Soft { soft } else { Err(No::bound(Cause::Conflict)) };
         }
-        if row.is_none_or(|row| row.state != State::Ready) {
+        if row.is_none_or(|row| !self.lens(now).is_up(row)) {
             return if mode == Mode::Soft {
                 soft
             } else {
@@ -266,7 +268,7 @@ impl Partition {
         }
         let bound = seat.home.is_some() && seat.mode == Mode::Hard;
         let unavailable = No { bound, ..No::because(Cause::TargetUnavailable) };
-        let Some(row) = self.row(worker).filter(|row| row.state == State::Ready) else {
+        let Some(row) = self.row(worker).filter(|row| self.lens(demand.now).is_up(row)) else {
             return Decision::Refuse(unavailable);
         };
         let lives_there = seat.home.is_some_and(|home| home.worker == worker);
@@ -392,7 +394,13 @@ impl Partition {
 
     /// How a bound target stands, for a request under `name`.
     pub(super) fn standing(&self, now: Time, name: NameId, target: Target) -> Standing {
-        standing(&self.rows, &self.unplaced, self.settings.affinity.on_down, now, name, target)
+        self.lens(now).standing(name, target)
+    }
+
+    /// The workers as they count now.
+    pub(super) fn lens(&self, now: Time) -> Lens<'_> {
+        let on_down = self.settings.affinity.on_down;
+        Lens::new(now, &self.rows, &self.unplaced, &self.vitals, self.silence, on_down)
     }
 
     pub(super) fn row(&self, worker: WorkerId) -> Option<&Row> {
@@ -433,33 +441,4 @@ fn in_order(overlaps: &Overlaps) -> Cow<'_, [Overlap]> {
     let mut sorted = overlaps.to_vec();
     sorted.sort_by_key(id);
     Cow::Owned(sorted)
-}
-
-/// As [`Partition::standing`], beside a table that is being changed.
-pub(super) fn standing(
-    rows: &[Row],
-    unplaced: &super::Unplaced,
-    on_down: OnDown,
-    now: Time,
-    name: NameId,
-    target: Target,
-) -> Standing {
-    let placed = rows.binary_search_by_key(&target.worker, |r| r.info.id).ok().map(|i| &rows[i]);
-    let Some(row) = placed.or_else(|| unplaced.get(&target.worker)) else {
-        return Standing::Departed;
-    };
-    // What serves nothing known yet may be back with what it served before, and with the ranks that it had: how many
-    // there are it may have to tell, too (R25).
-    let lacks = |rank| !row.ranks.has(rank);
-    let gone = placed
-        .is_some_and(|row| !row.serves.contains(&name) || target.rank.is_some_and(lacks))
-        || row.drain.is_some_and(|drain| drain.moves(now));
-    if gone {
-        return Standing::Departed;
-    }
-    match (row.state, on_down) {
-        (State::Ready, _) => Standing::Live,
-        (State::Down, OnDown::Rebind) => Standing::Departed,
-        (State::Down, OnDown::Reject) | (State::Starting, _) => Standing::Unavailable,
-    }
 }

@@ -12,10 +12,13 @@
 //! * `loads`: what targets have to do, by our bookings and by what engines report;
 //! * `overload`: who has too much of it;
 //! * `turnover`: how fast places get free;
+//! * `vitals`: who is alive, by what comes back; `standing`: who counts as up;
+//! * `budget`: how many requests may be sent anew;
 //! * `shown`: what metrics and people see of it;
 //! * `check`: what must always be true;
 //! * `wake`: who is busy or overloaded, and who is woken when that changes.
 
+mod budget;
 mod check;
 mod decide;
 mod lines;
@@ -26,7 +29,9 @@ mod ready;
 mod remember;
 mod running;
 mod shown;
+mod standing;
 mod turnover;
+mod vitals;
 mod wake;
 mod weigh;
 
@@ -48,13 +53,17 @@ use crate::select::policy::Policy;
 use crate::settings::{CoreSettings, Mode, OnDown, OnFailure, OnOverload};
 use crate::time::Time;
 use crate::trust::Book;
-use decide::{No, standing};
+use budget::Budget;
+use decide::No;
 use lines::{Lines, Queued};
 use overload::Detector;
 pub use overload::{GAP, Overload};
 pub use shown::{Stats, WorkerLoad};
+use standing::{Lens, Silence};
 use std::collections::{BTreeMap, BTreeSet};
 use turnover::Turnover;
+use vitals::Vitals;
+pub use vitals::{Ailment, STALL_LEAST};
 
 /// Bindings that one tick drops at most, so that no request waits behind an expiry storm (R14): of a
 /// large table each costs a few cache misses, 0.3 us.
@@ -84,6 +93,10 @@ pub struct Partition {
     shed: Vec<(WorkerId, Time)>,
     /// Workers that have too much to do.
     detector: Detector,
+    /// Who is alive.
+    vitals: Vitals,
+    silence: Silence,
+    budget: Budget,
     turnover: Turnover,
     /// The latest time that it was told.
     latest: Time,
@@ -137,6 +150,9 @@ impl Partition {
             lines: Lines::new(id, settings.queue.max_requests),
             shed: Vec::new(),
             detector: Detector::new(settings.overload),
+            vitals: Vitals::new(settings.vitals),
+            silence: Silence::new(settings.vitals.blinks),
+            budget: Budget::default(),
             turnover: Turnover::default(),
             latest: Time::ZERO,
             policy,
@@ -152,6 +168,18 @@ impl Partition {
             calls: 0,
             settings,
         }
+    }
+
+    /// Other settings hold from now on, as far as they can change at run time.
+    pub fn reconfigure(&mut self, settings: CoreSettings) {
+        self.settings = settings;
+        self.detector.set_rules(self.settings.overload);
+        // Whoever waits may wait for what is no reason any more.
+        self.worker_lost = true;
+        self.shake_homes();
+        self.reassess(None);
+        self.wake_all(None);
+        self.debug_check();
     }
 
     /// A worker is known that serves nothing known yet.
@@ -172,6 +200,7 @@ impl Partition {
             Ok(i) if self.rows[i] == row => return,
             Ok(i) => {
                 let old = &self.rows[i];
+                self.silence.note(self.latest, Some(old), Some(&row));
                 let usable = |r: &Row| r.state == State::Ready && r.drain.is_none();
                 let less = |a: &Row, b: &Row| {
                     usable(a) && !usable(b) || a.serves != b.serves || a.info != b.info
@@ -194,7 +223,11 @@ impl Partition {
                     self.shake_homes();
                 }
             }
-            Err(i) => self.rows.insert(i, row),
+            Err(i) => {
+                self.silence.note(self.latest, None, Some(&row));
+                self.vitals.add(id);
+                self.rows.insert(i, row);
+            }
         }
         self.reassess(Some(id));
         self.wake_all(Some(id));
@@ -203,6 +236,9 @@ impl Partition {
     /// A worker has departed. Its bookings stay until their streams end.
     pub fn remove_row(&mut self, worker: WorkerId) {
         self.remember_name(worker);
+        let row = self.rows.iter().find(|r| r.info.id == worker);
+        self.silence.note(self.latest, row, None);
+        self.vitals.forget(worker);
         self.rows.retain(|r| r.info.id != worker);
         self.shed.retain(|(w, _)| *w != worker);
         self.detector.forget(worker);
@@ -219,6 +255,7 @@ impl Partition {
     /// Resolves and selects (the way of a request in the contract).
     pub fn admit(&mut self, now: Time, ask: Ask) -> Admission {
         self.note_time(now);
+        self.budget.request(now);
         let admission = self.place(now, ask, None);
         self.checked(admission)
     }
@@ -271,8 +308,13 @@ impl Partition {
     /// the session, and selects among the others. A worker that is overloaded is left alone for a while.
     pub fn retry(&mut self, now: Time, checked: Checked, failure: Failure) -> Admission {
         self.note_time(now);
-        let Grant { mut ask, worker, rank, booking, claim, .. } = checked.0;
+        let Grant { mut ask, worker, rank, booking, claim, tries, .. } = checked.0;
         let _ = self.free(now, booking, rank);
+        match failure {
+            Failure::Overloaded(_) => self.is_alive(now, worker.id),
+            _ => self.came_to_nothing(now, worker.id, tries),
+        }
+        self.vitals.ended(now, worker.id);
         self.records.failed(ask.past.record, failure);
         let past = &mut ask.past;
         past.attempts += 1;
@@ -285,6 +327,7 @@ impl Partition {
             && ask.session.is_some_and(|s| s.mode == Mode::Hard)
             && matches!(&claim, Claim::Held(h) if h.home().is_some_and(|t| t.worker == worker.id));
         let mut no = No::because(Cause::NoWorker);
+        let mut waits = false;
         match failure {
             Failure::Overloaded(retry_after) => {
                 let on_overload = affinity.on_overload;
@@ -294,7 +337,7 @@ impl Partition {
                 spent |= past.sent_on || stays || ask.explicit.is_some();
                 if at_home && on_overload == OnOverload::Wait {
                     past.attempts -= 1;
-                    spent = false;
+                    (spent, waits) = (false, true);
                 } else {
                     past.sent_on = true;
                 }
@@ -312,6 +355,9 @@ impl Partition {
             }
             _ => past.failed.push(worker.id),
         }
+        // Of a refusal nobody has more to do; who waits for home is not sent anew.
+        let costs = failure != Failure::Refused && !(spent || waits);
+        spent |= costs && !self.budget.spend(now, self.settings.retry_budget);
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, claim) {
             ask.past.had_binding |= hold.had_binding();
             // Within this critical section released and resolved anew is the same as kept. It has been
@@ -335,10 +381,14 @@ impl Partition {
         };
         if !again {
             self.records.dispatched(now, grant.ask.past.record, grant.target());
+            self.sent(now, &grant);
             return Dispatch::Go(Checked(grant));
         }
-        let Grant { mut ask, worker, rank, booking, claim, .. } = grant;
+        let Grant { mut ask, worker, rank, booking, claim, tries, .. } = grant;
         let _ = self.free(now, booking, rank);
+        if tries {
+            self.vitals.tried(now, worker.id);
+        }
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, claim) {
             ask.past.had_binding |= hold.had_binding();
             table.release(now, hold, false);
@@ -356,8 +406,9 @@ impl Partition {
         let (lease, outcome) = match (&mut self.table, grant.claim, grant.ask.session) {
             (Some(table), Claim::Held(hold), Some(session)) => {
                 let (rows, unplaced) = (&self.rows, &self.unplaced);
-                let (on_down, name) = (self.settings.affinity.on_down, grant.ask.name);
-                let standing = |t| standing(rows, unplaced, on_down, now, name, t);
+                let on_down = self.settings.affinity.on_down;
+                let lens = Lens::new(now, rows, unplaced, &self.vitals, self.silence, on_down);
+                let standing = |t| lens.standing(grant.ask.name, t);
                 let c = table.commit(now, hold, target, session.last, standing);
                 (c.lease, c.outcome)
             }
@@ -376,14 +427,28 @@ impl Partition {
         }
         self.count(outcome);
         self.records.begun(now, grant.ask.past.record, outcome);
+        if self.vitals.answered(now, grant.worker.id) {
+            self.is_well(grant.worker.id);
+        }
         self.debug_check();
         (self.begin(grant.booking, lease, grant.forecast, grant.ask.past.record), outcome)
     }
 
     /// A grant comes to nothing: releases the hold and the booking, binds nothing (R12).
     pub fn abandon(&mut self, now: Time, held: Held, why: Abandon) -> Outcome {
+        let sent = matches!(held, Held::Checked(_));
         let (Held::Grant(grant) | Held::Checked(Checked(grant))) = held;
         let _ = self.free(now, grant.booking, grant.rank);
+        let worker = grant.worker.id;
+        match why {
+            Abandon::Failed if sent => self.came_to_nothing(now, worker, grant.tries),
+            Abandon::Answered => self.is_alive(now, worker),
+            _ if grant.tries => self.vitals.tried(now, worker),
+            _ => {}
+        }
+        if sent {
+            self.vitals.ended(now, worker);
+        }
         let outcome = if self.has_session(&grant.ask) { Outcome::Unbound } else { Outcome::None };
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, grant.claim) {
             table.release(now, hold, why != Abandon::NotDispatched);
@@ -424,6 +489,7 @@ impl Partition {
             table.tell(now);
         }
         self.note_time(now);
+        self.look_for_stalls(now);
         self.lines.wake_overdue(now, WAKE_AT_ONCE);
         self.debug_check();
     }
@@ -445,6 +511,8 @@ impl Partition {
             // Though nobody may wait: people and previews are told who is overloaded.
             .chain(self.shed_until(None))
             .chain(self.reports.first_end())
+            .chain(self.vitals.next_look())
+            .chain(self.silence.ends(self.latest, self.rows.len()))
             .chain(drains)
             .min()
     }

@@ -69,6 +69,14 @@ impl Detector {
         Self { settings, over: Vec::new() }
     }
 
+    /// Other rules hold from now on; with none, nobody is overloaded.
+    pub(super) fn set_rules(&mut self, settings: OverloadSettings) {
+        self.settings = settings;
+        if self.is_off() {
+            self.over.clear();
+        }
+    }
+
     fn is_off(&self) -> bool {
         let s = &self.settings;
         s.active_requests == 0 && s.kv_usage <= 0.0 && s.factor <= 0.0

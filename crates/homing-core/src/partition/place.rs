@@ -1,8 +1,9 @@
 //! From an ask to a place: resolve, decide, book; or wait, or be refused.
 
 use super::Partition;
-use super::decide::{Decision, No, Seat, after, standing};
+use super::decide::{Decision, No, Seat, after};
 use super::lines::Queued;
+use super::standing::Lens;
 use crate::affinity::{Hold, Outcome, Plan, Resolved, Standing, Steer};
 use crate::ask::{Admission, Ask, Cause, Claim, Grant, Refusal};
 use crate::explain::{Placement, Preview};
@@ -65,8 +66,9 @@ impl Partition {
             return Claim::None;
         };
         let (rows, unplaced) = (&self.rows, &self.unplaced);
-        let (on_down, name) = (self.settings.affinity.on_down, ask.name);
-        let standing = |t| standing(rows, unplaced, on_down, now, name, t);
+        let on_down = self.settings.affinity.on_down;
+        let lens = Lens::new(now, rows, unplaced, &self.vitals, self.silence, on_down);
+        let standing = |t| lens.standing(ask.name, t);
         match table.resolve(now, session.key, session.mode, ask.past.had_binding, standing) {
             Resolved::Hold(hold) => Claim::Held(hold),
             Resolved::Full => Claim::Full,
@@ -104,7 +106,8 @@ impl Partition {
         };
         self.records.granted(demand.now, ask.past.record, picked.target(), placement);
         let worker = self.rows[picked.row].info.clone();
-        Grant { ask, worker, rank: picked.rank, booking, claim, placement, forecast }
+        let tries = self.vitals.placed(worker.id);
+        Grant { ask, worker, rank: picked.rank, booking, claim, placement, forecast, tries }
     }
 
     fn release_unsent(&mut self, now: Time, hold: Hold) {

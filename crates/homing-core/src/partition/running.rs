@@ -2,10 +2,11 @@
 //! what its engine says of it is held against what was predicted.
 
 use super::Partition;
+use super::vitals::Vitals;
 use crate::affinity::Lease;
-use crate::ask::{Live, Step};
+use crate::ask::{Grant, Live, Step};
 use crate::blame::Reuse;
-use crate::explain::record::Report;
+use crate::explain::record::{Report, Stage};
 use crate::explain::ring::Slot;
 use crate::ids::{DpRank, NameId, WorkerId};
 use crate::load::{Booking, Pace};
@@ -26,8 +27,55 @@ impl Partition {
         Live { partition: self.id, booking, lease, forecast, told, record, report }
     }
 
+    /// A dispatch goes out: how long it, and those before it, may take to answer.
+    pub(super) fn sent(&mut self, now: Time, grant: &Grant) {
+        let (worker, pace) = (grant.worker.id, self.paces.of(grant.worker.id));
+        let load = self.load_of(worker, grant.rank);
+        let expected = f64::from(pace.base) + pace.queue_ms(now, &load);
+        let token = grant.ask.whole.then(|| pace.step_ms(&load, 0));
+        self.vitals.sent(now, worker, Vitals::patience(expected, token));
+    }
+
+    /// A dispatch came to nothing, by a fault of its worker.
+    pub(super) fn came_to_nothing(&mut self, now: Time, worker: WorkerId, tries: bool) {
+        if tries {
+            self.vitals.tried(now, worker);
+        }
+        if self.vitals.fault(now, worker, false) {
+            self.is_unwell();
+        }
+    }
+
+    /// It has answered, in whichever way.
+    pub(super) fn is_alive(&mut self, now: Time, worker: WorkerId) {
+        if self.vitals.answered(now, worker) {
+            self.is_well(worker);
+        }
+    }
+
+    /// Looks for those of whom nothing comes.
+    pub(super) fn look_for_stalls(&mut self, now: Time) {
+        if !self.vitals.look(now).is_empty() {
+            self.is_unwell();
+        }
+    }
+
+    /// Somebody counts as Down from now on: who waits for it may wait in vain.
+    fn is_unwell(&mut self) {
+        self.worker_lost = true;
+        self.shake_homes();
+        self.wake_all(None);
+    }
+
+    pub(super) fn is_well(&mut self, worker: WorkerId) {
+        self.wake_all(Some(worker));
+    }
+
     /// A running request has come further. `Some`: its worker's index is not believed any more, or is again.
     pub fn progress(&mut self, now: Time, live: &Live, step: Step) -> Option<Turn> {
+        if self.vitals.heard(now, live.forecast.worker) {
+            self.is_well(live.forecast.worker);
+        }
         match step {
             Step::FirstToken => {
                 self.records.first_token(now, live.record);
@@ -59,6 +107,12 @@ impl Partition {
     /// A stream has ended, however: frees the booking, releases the lease (R13).
     pub fn finish(&mut self, now: Time, live: Live) {
         let worker = self.free(now, live.booking, live.forecast.rank);
+        match live.report.stage {
+            Some(Stage::WorkerBroke) if self.vitals.fault(now, worker, true) => self.is_unwell(),
+            Some(Stage::Complete) if self.vitals.completed(now, worker) => self.is_well(worker),
+            _ => {}
+        }
+        self.vitals.ended(now, worker);
         self.records.finished(now, live.record, live.report);
         if let (Some(table), Some(lease)) = (&mut self.table, live.lease) {
             table.end(now, lease);

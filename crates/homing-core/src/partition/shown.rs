@@ -1,6 +1,6 @@
 //! What metrics and people see of a partition: read when it is asked for, so that nothing is counted twice.
 
-use super::{Overload, Partition};
+use super::{Ailment, Overload, Partition};
 use crate::affinity::outcome::Counters;
 use crate::affinity::{Outcome, Table};
 use crate::ids::WorkerId;
@@ -38,6 +38,8 @@ pub struct WorkerLoad {
     pub shed_until: Option<Time>,
     /// Why, where it has too much to do.
     pub overload: Overload,
+    /// What comes back from it, where that is not what should.
+    pub ailment: Option<Ailment>,
     /// What its engine has reported lately.
     pub reported: Option<Reported>,
 }
@@ -53,6 +55,7 @@ impl Partition {
             shed: self.shed_until(Some(worker)).is_some() || !self.detector.of(worker).is_none(),
             shed_until: self.shed_until(Some(worker)),
             overload: self.detector.of(worker),
+            ailment: self.vitals.of(worker),
             reported: self.reports.of(worker),
         }
     }

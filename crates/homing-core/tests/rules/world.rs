@@ -13,7 +13,7 @@ use homing_core::hash::Prompt;
 use homing_core::ids::{DpRank, KeySecret, PartitionId, Role, SessionKey, Target, WorkerId};
 use homing_core::partition::{Stats, WorkerLoad};
 use homing_core::select::policy::Policy;
-use homing_core::settings::{CoreSettings, Mode, PolicyKind, QueueSettings};
+use homing_core::settings::{CoreSettings, Mode, PolicyKind, QueueSettings, VitalSettings};
 use homing_core::time::Time;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,9 @@ pub(super) struct World {
 }
 
 pub(super) fn settings() -> CoreSettings {
-    let mut settings = CoreSettings::default();
+    // The rules look at what probes say; what comes back from workers is `f_vitals`.
+    let (vitals, retry_budget) = (VitalSettings::OFF, 1.0);
+    let mut settings = CoreSettings { vitals, retry_budget, ..CoreSettings::default() };
     settings.affinity.ttl = Some(TTL);
     settings
 }
@@ -345,6 +347,10 @@ impl World {
 
     pub(super) fn view(&self, id: WorkerId) -> WorkerView {
         self.core.workers().into_iter().find(|w| w.info.id == id).unwrap()
+    }
+
+    pub(super) fn view_named(&self, name: &str) -> WorkerId {
+        self.core.worker_named(name).unwrap()
     }
 
     pub(super) fn name_of(&self, id: WorkerId) -> String {

@@ -20,7 +20,8 @@ pub(crate) const ASIDE_FOR: Duration = Duration::from_secs(60);
 pub(crate) const MODEL: &str = "m";
 
 pub(crate) fn settings() -> CoreSettings {
-    let mut settings = CoreSettings::default();
+    let vitals = homing_core::settings::VitalSettings::OFF;
+    let mut settings = CoreSettings { vitals, ..CoreSettings::default() };
     settings.affinity.ttl = Some(TTL);
     settings.affinity.shared = true;
     settings

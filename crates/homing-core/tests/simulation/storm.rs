@@ -30,7 +30,7 @@ use homing_core::select::LeastLoaded;
 use homing_core::select::policy::Policy;
 use homing_core::select::{Candidate, Demand};
 use homing_core::settings::{
-    CoreSettings, OnDown, OnFailure, OnFull, OnOverload, PolicyKind, QueueSettings,
+    CoreSettings, OnDown, OnFailure, OnFull, OnOverload, PolicyKind, QueueSettings, VitalSettings,
 };
 use homing_core::time::Time;
 use laws::{Claim, Verdict};
@@ -199,7 +199,9 @@ fn one<T: Copy>(dice: &mut SplitMix, of: &[T]) -> T {
 fn settings(dice: &mut SplitMix) -> CoreSettings {
     use PolicyKind::{Kv, LeastLoaded, PowerOfTwo, Random, RoundRobin};
     let policy = one(dice, &[Kv, LeastLoaded, PowerOfTwo, RoundRobin, Random]);
-    let mut s = CoreSettings { policy, ..CoreSettings::default() };
+    // What the laws say of each call is by probes alone.
+    let (vitals, retry_budget) = (VitalSettings::OFF, 1.0);
+    let mut s = CoreSettings { policy, vitals, retry_budget, ..CoreSettings::default() };
     let a = &mut s.affinity;
     let ttl = one(dice, &[50, 50, 50, 10_000, 10_000, 10_000, 10_000, 10_000, 0]);
     a.ttl = (ttl > 0).then_some(Duration::from_millis(ttl));

@@ -3,24 +3,19 @@
 //! its `Host`, which no page can change. So a name other than `localhost` is refused.
 
 use super::problem;
-use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
-use axum::middleware::Next;
 use axum::response::Response;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Lets a request pass, or answers 403.
-pub(super) async fn check(request: Request, next: Next) -> Response {
-    if asks_for_us(request.uri(), request.headers()) {
-        return next.run(request).await;
-    }
+/// The answer to whoever asks by another name.
+pub(super) fn refused() -> Response {
     let text = "the Host header must be an IP address or localhost (a web page elsewhere could ask \
                 by any other name): use the address of admin.listen";
     problem(StatusCode::FORBIDDEN, "host_not_allowed", text)
 }
 
 /// Every name in it must be good. One without any is of no browser.
-fn asks_for_us(uri: &Uri, headers: &HeaderMap) -> bool {
+pub(super) fn asks_for_us(uri: &Uri, headers: &HeaderMap) -> bool {
     let in_uri = uri.authority().is_none_or(|a| is_address(a.as_str()));
     in_uri && headers.get_all(header::HOST).iter().all(|h| h.to_str().is_ok_and(is_address))
 }

@@ -12,16 +12,24 @@
 //! | `GET`, `DELETE /admin/sessions/{id}` | one session, by the id that its client sends |
 //! | `GET /admin/decisions?limit=N`, `/admin/decisions/{request_id}` | where requests went, and why (`decisions`) |
 //! | `POST /admin/preview` | where a request would go, without acting (`preview`) |
+//! | `GET /admin/config` | the settings, and where each value came from (`config`) |
+//! | `POST /admin/reload` | reads them anew |
 //!
-//! It has no login; `host` keeps web pages out.
+//! `login` says who may ask what; without it `host` keeps web pages out.
 
+mod config;
 mod decisions;
 mod host;
+mod login;
 mod preview;
 mod sessions;
 mod workers;
 
+pub use login::Tokens;
+
 use crate::gateway::Gateway;
+use crate::reload::Reloader;
+use arc_swap::ArcSwap;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -31,6 +39,7 @@ use homing_runtime::fleet::Fleet;
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::shell::Shell;
 use serde_json::json;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[derive(Clone)]
@@ -39,6 +48,8 @@ struct Admin {
     fleet: Arc<Fleet>,
     gateway: Arc<Gateway>,
     life: Lifecycle,
+    tokens: Arc<ArcSwap<Tokens>>,
+    reloader: Arc<Reloader>,
 }
 
 /// Serves until the runtime ends.
@@ -48,8 +59,10 @@ pub async fn serve(
     fleet: Arc<Fleet>,
     gateway: Arc<Gateway>,
     life: Lifecycle,
+    tokens: Arc<ArcSwap<Tokens>>,
+    reloader: Arc<Reloader>,
 ) {
-    let admin = Admin { shell, fleet, gateway, life };
+    let admin = Admin { shell, fleet, gateway, life, tokens, reloader };
     let app = Router::new()
         .route("/health", get(async || "ok"))
         .route("/ready", get(ready))
@@ -63,8 +76,11 @@ pub async fn serve(
         .route("/admin/decisions", get(decisions::list))
         .route("/admin/decisions/{request_id}", get(decisions::show))
         .route("/admin/preview", post(preview::preview))
-        .layer(middleware::from_fn(host::check))
-        .with_state(admin);
+        .route("/admin/config", get(config::show))
+        .route("/admin/reload", post(config::reload))
+        .layer(middleware::from_fn_with_state(admin.clone(), login::check))
+        .with_state(admin)
+        .into_make_service_with_connect_info::<SocketAddr>();
     if let Err(error) = axum::serve(listener, app).await {
         tracing::error!(%error, "the admin server has ended");
     }

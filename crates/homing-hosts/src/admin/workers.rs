@@ -109,6 +109,9 @@ fn trust(t: &TrustView) -> Value {
 /// The state in one word: what keeps requests away first.
 fn state(w: &WorkerView, now: Time) -> String {
     let shed = w.part.shed_until.is_some_and(|until| now < until) || !w.part.overload.is_none();
+    if let (fleet::State::Ready, Some(ailment)) = (w.state, w.part.ailment) {
+        return ailment.word().to_owned();
+    }
     match (w.state, w.drain, shed) {
         (fleet::State::Ready, Some(_), _) => "draining".to_owned(),
         (fleet::State::Ready, None, true) => "overloaded".to_owned(),

@@ -1,6 +1,7 @@
 //! From a request to what the core must know of it: model, session, steering, prompt. Real requests and
 //! previews are read by the same code.
 
+use super::access::Caller;
 use super::proxy::Failed;
 use super::record::{Record, Trace};
 use super::reply::Error;
@@ -34,6 +35,7 @@ pub(super) struct Wish {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given<'a> {
     pub(super) endpoint: Endpoint,
+    pub(super) caller: &'a Caller,
     pub(super) headers: &'a HeaderMap,
     pub(super) steering: &'a Steering,
     pub(super) body: &'a Bytes,
@@ -48,7 +50,9 @@ pub(super) async fn of(
     record: &mut Record,
     until: Instant,
 ) -> Result<(Ask, Wish), Failed> {
-    let Given { endpoint, headers, steering, body } = given;
+    let Given { endpoint, caller, headers, steering, body } = given;
+    let settings = &caller.access.settings;
+    record.prompt_guess = prompt::guess(body);
     let core = gateway.shell.core();
     let secret = gateway.shell.secret();
     let view = View::parse(gateway, endpoint, body)
@@ -62,12 +66,11 @@ pub(super) async fn of(
     }
     // What generates nothing is no turn of a session, and leaves nothing in a cache.
     let named = found.named.filter(|_| endpoint.generates());
-    let with_session = named.is_some() && gateway.settings.affinity.ttl.is_some();
+    let with_session = named.is_some() && settings.affinity.ttl.is_some();
     let unroutable = |e| Error::route(&common.model, e).with_session(with_session);
     let route = core.route(&common.model).map_err(unroutable)?;
     record.model = Some(route.model.clone());
-    // Tenants come with the gateway's keys; until then all callers are one.
-    let session = named.map(|n| n.session(secret, "", &route.adapter));
+    let session = named.map(|n| n.session(secret, &caller.tenant, &route.adapter));
     record.session = session.map(|session| secret.digest(session.key));
     if with_session {
         // True until something else is known: its client may leave at any point.
@@ -79,10 +82,14 @@ pub(super) async fn of(
         (ask.explicit, ask.constraints) = (steering.explicit(), steering.constraints());
         ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
         ask.shape = endpoint.shape();
-        ask.priority = steering.priority;
+        ask.priority = caller.priority(steering.priority);
+        ask.tenant = caller.number();
+        ask.whole = !common.stream;
     };
     if !endpoint.generates() {
-        let mut ask = Ask::new(route.partition, route.name, Prompt::default());
+        // Of embeddings and the like the length is a measure of the work, too.
+        let tokens = if endpoint == Endpoint::CountTokens { 0 } else { record.prompt_guess };
+        let mut ask = Ask::new(route.partition, route.name, Prompt::of_length(tokens));
         constrain(&mut ask);
         return Ok((ask, wish));
     }
@@ -127,6 +134,8 @@ pub(super) enum View<'a> {
     Completions(CompletionView<'a>),
     Responses(ResponsesView<'a>),
     Messages(MessagesView<'a>),
+    /// Nothing of it is a prompt that a cache could hold.
+    Plain(CommonView<'a>),
 }
 
 impl<'a> View<'a> {
@@ -139,6 +148,9 @@ impl<'a> View<'a> {
             Endpoint::Messages | Endpoint::CountTokens => {
                 Self::Messages(MessagesView::parse(body, paths)?)
             }
+            Endpoint::Embeddings | Endpoint::PassThrough => {
+                Self::Plain(CommonView::parse(body, paths)?)
+            }
         })
     }
 
@@ -148,6 +160,7 @@ impl<'a> View<'a> {
             Self::Completions(view) => &view.common,
             Self::Responses(view) => &view.common,
             Self::Messages(view) => &view.common,
+            Self::Plain(common) => common,
         }
     }
 
@@ -155,7 +168,7 @@ impl<'a> View<'a> {
     fn opening(&self) -> Option<Opening<'a>> {
         match self {
             Self::Chat(view) => Some(view.opening()),
-            Self::Completions(_) => None,
+            Self::Completions(_) | Self::Plain(_) => None,
             Self::Responses(view) => view.opening(),
             Self::Messages(view) => Some(view.opening()),
         }
@@ -166,7 +179,7 @@ impl<'a> View<'a> {
         match self {
             Self::Chat(view) => view.template.truncate_prompt_tokens.is_some(),
             Self::Completions(view) => view.truncate_prompt_tokens.is_some(),
-            Self::Responses(_) | Self::Messages(_) => false,
+            Self::Responses(_) | Self::Messages(_) | Self::Plain(_) => false,
         }
     }
 
@@ -177,6 +190,7 @@ impl<'a> View<'a> {
             Self::Completions(view) => view.text_parts(),
             Self::Responses(view) => view.text_parts(),
             Self::Messages(view) => view.text_parts(),
+            Self::Plain(_) => Vec::new(),
         }
     }
 }

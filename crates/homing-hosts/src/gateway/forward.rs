@@ -1,6 +1,7 @@
 //! Headers, both ways: hop-by-hop ones end here (RFC 9110, 7.6.1), steering ones are ours, everything
 //! else passes, repeated ones too.
 
+use super::access::API_KEY;
 use super::record::Record;
 use bytes::Bytes;
 use homing_core::fleet::WorkerInfo;
@@ -46,12 +47,14 @@ fn is_ours(name: &HeaderName) -> bool {
 }
 
 /// The headers that a worker gets: made once a request, used for every attempt.
-pub(super) fn request_headers(parts: &Parts, record: &Record) -> HeaderMap {
+pub(super) fn request_headers(parts: &Parts, record: &Record, takes_keys: bool) -> HeaderMap {
     let hop = Hop::of(&parts.headers);
     let mut headers = HeaderMap::with_capacity(parts.headers.len() + 1);
     for (name, value) in &parts.headers {
         let stays =
             hop.has(name) || is_ours(name) || name == header::HOST || name == header::EXPECT;
+        // What opens this router's door is no worker's business.
+        let stays = stays || takes_keys && (name == header::AUTHORIZATION || name == API_KEY);
         if !stays {
             headers.append(name, value.clone());
         }
@@ -67,14 +70,14 @@ pub(super) fn request(
     headers: &HeaderMap,
     worker: &WorkerInfo,
     rank: Option<DpRank>,
-    body: &Bytes,
+    body: Bytes,
 ) -> Option<Request<Full<Bytes>>> {
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
     let base = &worker.spec.url;
     let mut uri = String::with_capacity(base.len() + path.len());
     uri.push_str(base);
     uri.push_str(path);
-    let mut request = Request::new(Full::new(body.clone()));
+    let mut request = Request::new(Full::new(body));
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = Uri::try_from(uri).ok()?;
     *request.headers_mut() = headers.clone();
@@ -103,6 +106,9 @@ pub(super) fn own_headers(headers: &mut HeaderMap, record: &Record) {
     set("x-request-id", record.request_id.clone());
     set("x-homing-affinity", HeaderValue::from_static(record.outcome.word()));
     set("x-homing-instance", record.instance.clone());
+    if !record.tells_workers {
+        return;
+    }
     if let Some(Ok(worker)) = record.worker.as_deref().map(HeaderValue::from_str) {
         set("x-homing-worker", worker);
     }

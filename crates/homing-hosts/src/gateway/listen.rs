@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
@@ -44,8 +44,8 @@ impl Listening {
     pub fn start(gateway: Arc<Gateway>, life: &Lifecycle, threads: usize) -> io::Result<Self> {
         // With SO_REUSEPORT a second router would silently take half of the first one's connections: see
         // whether the address is free without it.
-        drop(bind(gateway.settings.gateway.listen, false)?);
-        let first = bind(gateway.settings.gateway.listen, true)?;
+        drop(bind(gateway.settings().gateway.listen, false)?);
+        let first = bind(gateway.settings().gateway.listen, true)?;
         let address = first.local_addr()?;
         let mut listeners = vec![first];
         for _ in 1..threads {
@@ -103,7 +103,7 @@ async fn run(gateway: Arc<Gateway>, life: &Lifecycle, listener: TcpListener) -> 
         }
     };
     let upstream = {
-        let u = &gateway.settings.upstream;
+        let u = &gateway.settings().upstream;
         Upstream::new(u.connect_timeout, u.pool_idle)
     };
     let stopping = life.stopping();
@@ -116,10 +116,11 @@ async fn run(gateway: Arc<Gateway>, life: &Lifecycle, listener: TcpListener) -> 
     };
     while let Some((accepted, place)) = stopping.run_until_cancelled(accept()).await {
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 // Without it the first chunk of a kept-alive stream waits 44 ms (F59).
                 let _ = stream.set_nodelay(true);
-                let connection = serve(stream, gateway.clone(), upstream.clone(), stopping.clone());
+                let connection =
+                    serve(stream, peer.ip(), gateway.clone(), upstream.clone(), stopping.clone());
                 connections.spawn(async move {
                     connection.await;
                     drop(place);
@@ -133,13 +134,14 @@ async fn run(gateway: Arc<Gateway>, life: &Lifecycle, listener: TcpListener) -> 
     }
     drop(listener);
     connections.close();
-    let grace = gateway.settings.gateway.shutdown_grace;
+    let grace = gateway.settings().gateway.shutdown_grace;
     tokio::time::timeout(grace, connections.wait()).await.is_ok()
 }
 
 /// One connection's life.
 async fn serve(
     stream: tokio::net::TcpStream,
+    peer: IpAddr,
     gateway: Arc<Gateway>,
     upstream: Upstream,
     stopping: CancellationToken,
@@ -147,7 +149,11 @@ async fn serve(
     let pace = Pace::default();
     let service = service_fn(|request| {
         let (gateway, upstream, pace) = (gateway.clone(), upstream.clone(), pace.clone());
-        async move { Ok::<_, Infallible>(service::handle(&gateway, &upstream, &pace, request).await) }
+        async move {
+            Ok::<_, Infallible>(
+                service::handle(&gateway, &upstream, &pace, Some(peer), request).await,
+            )
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -4,18 +4,22 @@
 //! * `listen`: threads, sockets, connections, and how they end;
 //! * `service`: which path is what;
 //! * `proxy`: the way of a request: read, admit, dispatch, commit, relay;
+//! * `access`: whom it lets in, and with which rights; `room`: how much of bodies is held;
 //! * `ask`: what the decision needs of a request, from `steering`, `session`, `infer` and `prompt`;
 //! * `tokens`: a prompt's tokens from the engines themselves;
 //! * `preview`: the decision alone; `decisions`: those of real requests, in JSON;
 //! * `forward`: headers, both ways;
+//! * `gone`: what becomes of an answer whose worker's port refuses;
 //! * `relay`: the answer on its way back, and what ends with it;
 //! * `pace`: how fast a client takes its answer;
 //! * `reply`: our own answers; the one place where a refusal becomes a status;
 //! * `record`: one line and one count a request.
 
+mod access;
 mod ask;
 mod decisions;
 mod forward;
+mod gone;
 mod infer;
 mod listen;
 mod pace;
@@ -25,6 +29,7 @@ mod proxy;
 mod record;
 mod relay;
 mod reply;
+mod room;
 mod service;
 mod session;
 mod steering;
@@ -32,15 +37,20 @@ mod tokens;
 
 pub use listen::Listening;
 
+use access::Access;
+use arc_swap::ArcSwap;
 use homing_core::ask::{Cause, Refusal};
 use homing_prompt::ModelPrompt;
 use homing_runtime::compute::ComputePool;
+use homing_runtime::keys::KeysError;
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::recorder::Recorder;
 use homing_runtime::settings::{Model, RejectAs, Settings, Subagents, Tokenizer};
 use homing_runtime::shell::{Shell, core_mode};
+use homing_runtime::tenants::Tenants;
 use homing_wire::request::BodyPaths;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use room::Room;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +68,9 @@ enum Source {
 #[derive(Debug)]
 pub struct Gateway {
     shell: Arc<Shell>,
-    settings: Arc<Settings>,
+    access: ArcSwap<Access>,
+    room: Room,
+    tenants: Tenants,
     life: Lifecycle,
     /// By served name; shared with the compute pool's jobs.
     prompts: BTreeMap<String, (Source, Arc<Model>)>,
@@ -75,7 +87,9 @@ pub struct Gateway {
 
 impl Gateway {
     /// From validated settings.
-    #[must_use]
+    ///
+    /// # Errors
+    /// [`KeysError`] of `gateway.api_keys_file`.
     pub fn new(
         shell: Arc<Shell>,
         settings: Arc<Settings>,
@@ -84,7 +98,8 @@ impl Gateway {
         life: Lifecycle,
         recorder: Option<Arc<Recorder>>,
         entropy: &[u8; 32],
-    ) -> Self {
+    ) -> Result<Self, KeysError> {
+        let access = Access::load(settings.clone())?;
         // Names the process; derived, so that it gives nothing of the secret away.
         let secret = shell.secret();
         let instance = secret.digest(secret.session("", "instance", entropy)).to_string();
@@ -96,7 +111,7 @@ impl Gateway {
             Some((model.name.clone(), (source, Arc::new(model.clone()))))
         });
         let affinity = &settings.affinity;
-        Self {
+        Ok(Self {
             prompts: prompts.collect(),
             engines: tokens::EngineTokens::default(),
             finder: session::Finder {
@@ -117,11 +132,32 @@ impl Gateway {
                 .unwrap_or_else(|_| HeaderValue::from_static("homing")),
             next_request: AtomicU64::new(0),
             recorder,
+            room: Room::new(settings.gateway.body_memory),
+            access: ArcSwap::from_pointee(access),
+            tenants: Tenants::default(),
             shell,
-            settings,
             pool,
             life,
-        }
+        })
+    }
+
+    /// The settings and what they refer to, as of now.
+    fn access(&self) -> Arc<Access> {
+        self.access.load_full()
+    }
+
+    /// The settings as of now.
+    fn settings(&self) -> Arc<Settings> {
+        self.access.load().settings.clone()
+    }
+
+    /// Other settings hold from now on; requests that run go on by those that they came under.
+    ///
+    /// # Errors
+    /// [`KeysError`] of `gateway.api_keys_file`; nothing has changed then.
+    pub fn reload(&self, settings: Arc<Settings>) -> Result<(), KeysError> {
+        self.access.store(Arc::new(Access::load(settings)?));
+        Ok(())
     }
 
     /// A request id of our own: unique in this process, and unlike any other process's.
@@ -132,7 +168,8 @@ impl Gateway {
 
     /// What a refusal of the core's is to a client. `constrained`: its request allows only some workers.
     fn refusal(&self, refusal: Refusal, constrained: bool) -> reply::Error {
-        let as_argument = self.settings.affinity.reject_as == RejectAs::InvalidArgument;
+        let as_argument =
+            self.access.load().settings.affinity.reject_as == RejectAs::InvalidArgument;
         let error = reply::Error::refusal(refusal, as_argument);
         match refusal.cause {
             Cause::NoWorker if constrained => error.saying(
@@ -146,7 +183,8 @@ impl Gateway {
     /// An error of a request that could not be read as far as its session: it says `rejected` where a
     /// header names one (R26).
     fn early(&self, headers: &HeaderMap, error: reply::Error) -> reply::Error {
-        let named = self.settings.affinity.ttl.is_some() && self.finder.names_one(headers);
+        let named =
+            self.access.load().settings.affinity.ttl.is_some() && self.finder.names_one(headers);
         if named { error.with_session(true) } else { error }
     }
 

@@ -3,6 +3,7 @@
 
 use super::ask::Given;
 use super::decisions::{short, weighed};
+use super::proxy;
 use super::record::Record;
 use super::service::Endpoint;
 use super::steering::Steering;
@@ -29,16 +30,27 @@ impl Gateway {
         body: &Bytes,
     ) -> Option<Value> {
         let path = endpoint.split_once('?').map_or(endpoint, |(path, _)| path);
-        let endpoint = Endpoint::of(path)?;
+        let access = self.access();
+        let endpoint = Endpoint::of(path, &access)?;
         let mut record = Record::unrecorded(self, &headers, endpoint.label(), endpoint.api());
-        let until = Instant::now() + self.settings.gateway.request_timeout;
+        let until = Instant::now() + access.settings.gateway.request_timeout;
         let asked = match Steering::parse(&headers) {
             Ok(steering) => {
                 // An engine may be asked for the prompt's tokens; a connection of its own, on this thread.
                 let upstream =
-                    Upstream::new(self.settings.upstream.connect_timeout, Duration::ZERO);
-                let given = Given { endpoint, headers: &headers, steering: &steering, body };
-                ask::of(self, &upstream, given, &mut record, until).await
+                    Upstream::new(access.settings.upstream.connect_timeout, Duration::ZERO);
+                // Whose key it shows, or anybody.
+                let caller = access.caller(None, &headers);
+                let caller = caller.unwrap_or_else(|_| access.anybody());
+                match proxy::admitted_model(&caller, body.clone()) {
+                    Ok((body, _)) => {
+                        let (headers, steering) = (&headers, &steering);
+                        let given =
+                            Given { endpoint, caller: &caller, headers, steering, body: &body };
+                        ask::of(self, &upstream, given, &mut record, until).await
+                    }
+                    Err(error) => Err(error),
+                }
             }
             Err(error) => Err(self.early(&headers, error).into()),
         };

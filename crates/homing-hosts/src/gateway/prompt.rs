@@ -40,19 +40,18 @@ pub(super) async fn of(
     counts: bool,
 ) -> Known {
     let (endpoint, body, common) = (given.endpoint, given.body, view.common());
-    let guess = || {
-        let tokens = u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
-        Known { prompt: Prompt::of_length(tokens), untokenized: false }
-    };
-    if matches!(gateway.settings.index.source, IndexSource::Off | IndexSource::Approximate) {
-        return guess();
+    let guessed = || Known { prompt: Prompt::of_length(guess(body)), untokenized: false };
+    if matches!(gateway.settings().index.source, IndexSource::Off | IndexSource::Approximate) {
+        return guessed();
     }
-    let Some((source, model)) = gateway.prompts.get(&*common.model) else { return guess() };
+    let Some((source, model)) = gateway.prompts.get(&*common.model) else { return guessed() };
     // Before the first event nothing is known to be cached, and no block size either.
-    let Some(block_size) = gateway.shell.core().block_size(route.partition) else { return guess() };
+    let Some(block_size) = gateway.shell.core().block_size(route.partition) else {
+        return guessed();
+    };
     let without = |why| {
         tracing::debug!(why, "a prompt is routed without exact tokens");
-        Known { untokenized: true, ..guess() }
+        Known { untokenized: true, ..guessed() }
     };
     if view.is_cut() {
         return without("which of its tokens stay is the engine's to say");
@@ -85,9 +84,14 @@ pub(super) async fn of(
     }
 }
 
+/// About how many tokens a body has.
+pub(super) fn guess(body: &[u8]) -> u32 {
+    u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX)
+}
+
 /// Whether the prompt is wanted as text: somebody is known by nothing else, or its tokens are not known.
 pub(super) fn wants_text(gateway: &Gateway, route: &Route, exact: bool) -> bool {
-    match gateway.settings.index.source {
+    match gateway.settings().index.source {
         IndexSource::Auto => !exact || gateway.shell.core().wants_text(route.partition),
         IndexSource::Approximate => true,
         IndexSource::Events | IndexSource::Off => false,
@@ -114,6 +118,7 @@ impl Job {
     fn run(&self, wanted: &dyn Fn() -> bool) -> Result<Prompt, PromptError> {
         let (tokenizer, body) = (&self.tokenizer, &self.body);
         let chat = match self.endpoint {
+            Endpoint::Embeddings | Endpoint::PassThrough => return Ok(Prompt::default()),
             Endpoint::Chat => ChatBody::parse(body)?,
             Endpoint::Responses => ChatBody::from_responses(body)?,
             Endpoint::Messages | Endpoint::CountTokens => {

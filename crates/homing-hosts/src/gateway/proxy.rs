@@ -2,18 +2,21 @@
 //! wait until the worker has begun to answer, commit, relay. There is no session logic here: every
 //! decision is the core's.
 
+use super::access::Caller;
 use super::ask::{Given, Wish};
+use super::gone::{Gone, Late};
 use super::pace::Pace;
 use super::record::Record;
 use super::relay::{self, Begun, Limits, Relay};
 use super::reply::{self, Error, ReplyBody};
+use super::room::{Place, Room};
 use super::service::Endpoint;
 use super::steering::Steering;
 use super::{Gateway, ask, forward};
 use bytes::{Bytes, BytesMut};
 use homing_core::ask::{Ask, Cause, Failure, Refusal};
 use homing_runtime::guard::{Checked, Granted};
-use homing_runtime::settings::Verify;
+use homing_runtime::settings::{self, Settings, Verify};
 use homing_runtime::upstream::Upstream;
 use homing_wire::errors::ApiShape;
 use homing_wire::request;
@@ -23,6 +26,7 @@ use http::{Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -30,22 +34,31 @@ use tokio::time::{Instant, timeout_at};
 /// can't reserve memory by a header alone.
 const ROOM_AT_FIRST: usize = 256 << 10;
 
+/// Room for a body of unknown length is taken in steps of so many bytes.
+const GROWTH: usize = 64 << 10;
+/// Bytes of a body per token, where nobody has counted.
+const BYTES_PER_TOKEN: u64 = 4;
+
 /// Answers a request that workers serve.
 pub(super) async fn handle(
     gateway: &Gateway,
     upstream: &Upstream,
     pace: &Pace,
+    caller: Caller,
     endpoint: Endpoint,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
     let mut record = Record::start(gateway, request.headers(), endpoint.label(), endpoint.api());
-    let until = Instant::now() + gateway.settings.gateway.request_timeout;
+    record.client = caller.client;
+    record.tenant = Some(caller.tenant.clone()).filter(|name| !name.is_empty());
+    let settings = caller.access.settings.clone();
+    let until = Instant::now() + settings.gateway.request_timeout;
     pace.begin(until);
-    match answer(gateway, upstream, endpoint, request, &mut record, until).await {
+    match answer(gateway, upstream, &caller, endpoint, request, &mut record, until).await {
         Ok(Answer { response, body }) => {
             record.status = response.status().as_u16();
-            let (idle, pace) = (gateway.settings.upstream.idle_timeout, pace.clone());
-            let limits = Limits { idle, until, pace };
+            let (idle, pace) = (settings.upstream.idle_timeout, pace.clone());
+            let limits = Limits { idle, until, pace, gone: record.gone.take() };
             let relay = match body {
                 Answered::Plain(body, live) => {
                     let kind = response.headers().get(CONTENT_TYPE).map(|v| v.as_bytes());
@@ -79,6 +92,7 @@ pub(super) type Failed = Box<Error>;
 async fn answer(
     gateway: &Gateway,
     upstream: &Upstream,
+    caller: &Caller,
     endpoint: Endpoint,
     request: Request<Incoming>,
     record: &mut Record,
@@ -86,28 +100,109 @@ async fn answer(
 ) -> Result<Answer, Failed> {
     let (parts, body) = request.into_parts();
     let early = |error| gateway.early(&parts.headers, error);
+    let settings = &caller.access.settings;
     let steering = Steering::parse(&parts.headers).map_err(early)?;
-    let body = read(&parts.headers, body, gateway.settings.gateway.max_body);
+    if steering.steers() && !caller.may_steer() {
+        let text = "the caller may not name workers, labels or a priority (gateway.steering)";
+        return Err(early(Error::not_allowed(text)).into());
+    }
+    enter(gateway, caller, &parts.headers, record).map_err(early)?;
+    let room = (&gateway.room, settings.queue.max_wait);
+    let body = read(&parts.headers, body, settings.gateway.max_body, room);
     let late = |_| early(Error::timeout("the request body took too long"));
-    let body = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
+    let (body, place) = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
     let began = Instant::now();
-    let given = Given { endpoint, headers: &parts.headers, steering: &steering, body: &body };
+    let (body, renamed) = admitted_model(caller, body).map_err(|e| early(*e))?;
+    let read_as = match endpoint {
+        Endpoint::PassThrough if request::model_of(&body).is_none() => {
+            stand_in(gateway, caller, &parts).map_err(|e| early(*e))?
+        }
+        _ => body.clone(),
+    };
+    let headers = &parts.headers;
+    let given = Given { endpoint, caller, headers, steering: &steering, body: &read_as };
     let (mut ask, wish) = ask::of(gateway, upstream, given, record, until).await?;
     ask.note = record.note(began.elapsed());
-    let mut headers = forward::request_headers(&parts, record);
-    let body = with_usage(gateway, wish, body, &mut headers);
+    drop(read_as);
+    let mut headers = forward::request_headers(&parts, record, caller.access.takes_keys());
+    if renamed {
+        // Its length was the client's; ours is told anew.
+        headers.remove(CONTENT_LENGTH);
+    }
+    let body = with_usage(settings, wish, body, &mut headers);
     let (parts, headers, streams) = (&parts, &headers, wish.streams);
-    let (body, api) = (&body, endpoint.api());
-    let to_send = Sending { gateway, upstream, parts, headers, body, streams, api, until };
+    let (api, place) = (endpoint.api(), Some(place));
+    let settings = settings.clone();
+    let mut to_send =
+        Sending { gateway, settings, upstream, parts, headers, body, place, streams, api, until };
     to_send.place(ask, record).await
 }
 
+/// Counts the request among its tenant's.
+fn enter(
+    gateway: &Gateway,
+    caller: &Caller,
+    headers: &HeaderMap,
+    record: &mut Record,
+) -> Result<(), Error> {
+    let limits = caller.limits();
+    if limits == settings::Limits::default() {
+        return Ok(());
+    }
+    let told = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    let prompt = told.unwrap_or(0) / BYTES_PER_TOKEN;
+    let entered = gateway.tenants.enter(&caller.tenant, limits, prompt, gateway.shell.now());
+    record.entered = Some(entered.map_err(|limited| Error::limited(&limited))?);
+    Ok(())
+}
+
+/// Looks whether the caller may use the model that a body names, and puts the name in the place of its alias; true
+/// if the body has changed by that.
+pub(super) fn admitted_model(caller: &Caller, body: Bytes) -> Result<(Bytes, bool), Failed> {
+    if caller.may_use_all() && !caller.access.has_aliases() {
+        return Ok((body, false));
+    }
+    // What names none is told so where it is read.
+    let Some(model) = request::model_of(&body) else { return Ok((body, false)) };
+    if !caller.may_use(&model) {
+        // Whether there is such a model is not said.
+        return Err(Error::not_allowed("the caller may not use this model").into());
+    }
+    let Some(name) = caller.access.alias(&model) else { return Ok((body, false)) };
+    Ok(request::with_model(&body, name).map_or((body, false), |edited| (edited.into(), true)))
+}
+
+/// What a request of a passed path is read as where its body names no model: as if it named that of `?model=`, or
+/// the only one that there is. What is sent stays as it came.
+fn stand_in(gateway: &Gateway, caller: &Caller, parts: &Parts) -> Result<Bytes, Failed> {
+    let query = parts.uri.query().unwrap_or_default();
+    let named = query.split('&').find_map(|pair| pair.strip_prefix("model=")).map(str::to_owned);
+    let model = named.or_else(|| match gateway.shell.core().served_models().as_slice() {
+        [(name, _)] => Some(name.to_string()),
+        _ => None,
+    });
+    let Some(model) = model else {
+        let text = "the request names no model, and there are several: add ?model=NAME to its path";
+        return Err(Error::invalid(text.to_owned()).into());
+    };
+    let body = Bytes::from(serde_json::json!({ "model": model }).to_string());
+    Ok(admitted_model(caller, body)?.0)
+}
+
 /// Reads a body, whole and once.
-async fn read(headers: &HeaderMap, mut body: Incoming, most: usize) -> Result<Bytes, Failed> {
+async fn read(
+    headers: &HeaderMap,
+    mut body: Incoming,
+    most: usize,
+    (room, patience): (&Room, Duration),
+) -> Result<(Bytes, Place), Failed> {
+    let no_room = |_| Failed::from(Error::no_room());
+    let mut place = Place::default();
     let told = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
     if told.is_some_and(|n| n > most) {
         return Err(Error::too_large(most).into());
     }
+    room.grow(&mut place, told.unwrap_or(0), patience).await.map_err(no_room)?;
     let mut first: Option<Bytes> = None;
     let mut all = BytesMut::new();
     loop {
@@ -127,14 +222,18 @@ async fn read(headers: &HeaderMap, mut body: Incoming, most: usize) -> Result<By
         if all.len() + chunk.len() > most {
             return Err(Error::too_large(most).into());
         }
+        let grown = (all.len() + chunk.len()).next_multiple_of(GROWTH);
+        if told.is_none() {
+            room.grow(&mut place, grown, patience).await.map_err(no_room)?;
+        }
         all.extend_from_slice(&chunk);
     }
-    Ok(first.unwrap_or_else(|| all.freeze()))
+    Ok((first.unwrap_or_else(|| all.freeze()), place))
 }
 
 /// The body as workers get it: the client's, and where the configuration says so, asking for a stream's usage.
-fn with_usage(gateway: &Gateway, wish: Wish, body: Bytes, headers: &mut HeaderMap) -> Bytes {
-    let asks = gateway.settings.index.verify == Verify::InjectUsage;
+fn with_usage(settings: &Settings, wish: Wish, body: Bytes, headers: &mut HeaderMap) -> Bytes {
+    let asks = settings.index.verify == Verify::InjectUsage;
     if !asks || !wish.streams || wish.says_options {
         return body;
     }
@@ -147,10 +246,13 @@ fn with_usage(gateway: &Gateway, wish: Wish, body: Bytes, headers: &mut HeaderMa
 /// A request that is ready to go out, to whichever worker.
 struct Sending<'a> {
     gateway: &'a Gateway,
+    settings: Arc<Settings>,
     upstream: &'a Upstream,
     parts: &'a Parts,
     headers: &'a HeaderMap,
-    body: &'a Bytes,
+    body: Bytes,
+    /// Its body's place in memory; `None` once it was let go to make room for others: it can't be sent again then.
+    place: Option<Place>,
     /// It wants a stream of events.
     streams: bool,
     api: ApiShape,
@@ -172,7 +274,7 @@ enum Dispatched {
 
 impl Sending<'_> {
     /// Admits, dispatches, and moves on where it fails, until the core says no.
-    async fn place(&self, mut ask: Ask, record: &mut Record) -> Result<Answer, Failed> {
+    async fn place(&mut self, mut ask: Ask, record: &mut Record) -> Result<Answer, Failed> {
         let shell = &self.gateway.shell;
         loop {
             if !(ask.prompt.chain.is_empty() && ask.text.chain.is_empty()) {
@@ -194,7 +296,7 @@ impl Sending<'_> {
         }
     }
 
-    async fn attempt(&self, granted: Granted, record: &mut Record) -> Result<Attempt, Failed> {
+    async fn attempt(&mut self, granted: Granted, record: &mut Record) -> Result<Attempt, Failed> {
         let mut checked = match granted.check() {
             Ok(checked) => checked,
             Err(ask) => return Ok(Attempt::Again(ask)),
@@ -205,7 +307,7 @@ impl Sending<'_> {
         record.worker = Some(worker.spec.name.clone());
         record.rank = checked.rank();
         record.cached_tokens = record.cached_tokens.map(|_| placement.cached_tokens);
-        match self.dispatch(&mut checked).await {
+        match self.dispatch(&mut checked, record).await {
             Dispatched::Begun(mut response, body, begun) => {
                 let (live, outcome) = checked.begin();
                 self.gateway
@@ -224,17 +326,22 @@ impl Sending<'_> {
             Dispatched::Error(mut response, body) => {
                 let outcome = match overloaded(&response) {
                     // Backpressure and no fault: somebody else may serve it; else the answer stands.
-                    Some(failure) => match checked.failed(failure).await {
+                    Some(failure) if self.place.is_some() => match checked.failed(failure).await {
                         Ok(granted) => return Ok(Attempt::Moved(granted)),
                         Err(Refusal { cause: Cause::Answered, outcome, .. }) => outcome,
                         Err(refusal) => return Err(self.gateway.refusal(refusal, false).into()),
                     },
-                    None => checked.answered_badly(),
+                    // Whose fault it is.
+                    _ if response.status().is_server_error() => checked.answered_badly(),
+                    _ => checked.answered(),
                 };
                 record.outcome = outcome;
                 forward::response_headers(response.headers_mut(), record);
                 let body = Answered::Plain(body, None);
                 Ok(Attempt::Answered(Answer { response, body }))
+            }
+            Dispatched::Failed(_) if self.place.is_none() => {
+                Err(Error::broke_off(checked.answered_badly()).into())
             }
             Dispatched::Failed(failure) => match checked.failed(failure).await {
                 Ok(granted) => Ok(Attempt::Moved(granted)),
@@ -244,21 +351,30 @@ impl Sending<'_> {
         }
     }
 
-    async fn dispatch(&self, checked: &mut Checked) -> Dispatched {
+    async fn dispatch(&mut self, checked: &mut Checked, record: &mut Record) -> Dispatched {
         let worker = checked.worker();
         let rank = checked.rank();
-        let request = forward::request(self.parts, self.headers, &worker, rank, self.body);
+        let body = match self.gateway.room.is_short() {
+            false => self.body.clone(),
+            true => {
+                self.place = None;
+                std::mem::take(&mut self.body)
+            }
+        };
+        let request = forward::request(self.parts, self.headers, &worker, rank, body);
         let Some(request) = request else {
             return Dispatched::Failed(Failure::Unreachable);
         };
         checked.dispatching();
-        let patience = self.gateway.settings.upstream.first_token_timeout;
+        let patience = self.settings.upstream.first_token_timeout;
         // The head of an answer that is no stream comes when all of it is computed.
         let first_byte =
             if self.streams { self.until.min(Instant::now() + patience) } else { self.until };
-        let response = match timeout_at(first_byte, self.upstream.send(request)).await {
+        let mut gone = Gone::of(self.gateway.shell.life_of(worker.id), self.streams);
+        let response = match gone.or_late(first_byte, self.upstream.send(request)).await {
             Ok(Ok(response)) => response,
-            Err(_) => return Dispatched::TimedOut,
+            Err(Late::Slow) => return Dispatched::TimedOut,
+            Err(Late::Gone) => return Dispatched::Failed(Failure::Broken),
             Ok(Err((failure, why))) => {
                 let worker = &*worker.spec.name;
                 tracing::debug!(worker, ?failure, why, "a dispatch failed");
@@ -281,12 +397,15 @@ impl Sending<'_> {
         let events = kind.is_some_and(|k| k.starts_with(b"text/event-stream"));
         // Of compressed events nothing can be seen: they pass like anything else.
         if !events || headers.contains_key(CONTENT_ENCODING) {
+            record.gone = Some(gone);
             return Dispatched::Begun(response, body, None);
         }
-        match timeout_at(first_byte, relay::begin(&mut body, self.api)).await {
+        let begun = gone.or_late(first_byte, relay::begin(&mut body, self.api)).await;
+        record.gone = Some(gone);
+        match begun {
             Ok(Ok(begun)) => Dispatched::Begun(response, body, Some(begun)),
-            Ok(Err(_)) => Dispatched::Failed(Failure::Broken),
-            Err(_) => Dispatched::TimedOut,
+            Ok(Err(_)) | Err(Late::Gone) => Dispatched::Failed(Failure::Broken),
+            Err(Late::Slow) => Dispatched::TimedOut,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! and the metrics' counts. It ends with whatever owns it: the handler, or the relayed body.
 
 use super::Gateway;
+use super::gone::Gone;
 use homing_core::affinity::Outcome;
 use homing_core::ask;
 use homing_core::explain::record::{Note, Report, Stage};
@@ -11,9 +12,11 @@ use homing_core::time::Time;
 use homing_runtime::metrics::{Metrics, RequestLabels};
 use homing_runtime::recorder::{Recorded, Recorder};
 use homing_runtime::shell::Shell;
+use homing_runtime::tenants::Entered;
 use homing_wire::errors::ApiShape;
 use homing_wire::usage::Usage;
 use http::{HeaderMap, HeaderValue};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -87,6 +90,8 @@ pub(super) struct Record {
     /// Counted, not guessed.
     pub(super) prompt_tokens: Option<u32>,
     pub(super) cached_tokens: Option<u32>,
+    /// A measure of its length, where nobody has counted.
+    pub(super) prompt_guess: u32,
     pub(super) attempts: u32,
     pub(super) events: u64,
     pub(super) usage: Option<Usage>,
@@ -95,6 +100,15 @@ pub(super) struct Record {
     last: Option<Duration>,
     /// When it came, by the core's clock.
     came: Time,
+    /// Its tenant, and what that may still take. Left with the record.
+    pub(super) entered: Option<Entered>,
+    pub(super) tenant: Option<Arc<str>>,
+    /// Tells when the life of its worker is over.
+    pub(super) gone: Option<Gone>,
+    /// Where its client sits.
+    pub(super) client: Option<IpAddr>,
+    /// Whether answers tell the worker and what it had cached.
+    pub(super) tells_workers: bool,
     /// What is written of it into `gateway.record`, if it is answered.
     pub(super) trace: Option<Box<Trace>>,
 }
@@ -122,7 +136,7 @@ impl Record {
         });
         Self {
             shell: gateway.shell.clone(),
-            access: gateway.settings.log.access,
+            access: gateway.access.load().settings.log.access,
             counts: true,
             began: Instant::now(),
             endpoint,
@@ -138,6 +152,7 @@ impl Record {
             code: "",
             prompt_tokens: None,
             cached_tokens: None,
+            prompt_guess: 0,
             attempts: 0,
             events: 0,
             usage: None,
@@ -145,6 +160,11 @@ impl Record {
             first: None,
             last: None,
             came: gateway.shell.now(),
+            entered: None,
+            tenant: None,
+            client: None,
+            gone: None,
+            tells_workers: gateway.access.load().tells_workers(),
             trace: None,
         }
     }
@@ -171,6 +191,16 @@ impl Record {
         let output_tokens = self.usage.map_or(self.events, |u| u.completion_tokens);
         let (came, session) = (self.came, self.session);
         recorder.record(Recorded { came, session, prompt, output_tokens });
+    }
+
+    /// Settles what its tenant has taken: what the engine counted, or as good as that is known here.
+    fn pay(&mut self) {
+        let Some(mut entered) = self.entered.take() else { return };
+        let served = self.attempts > 0 && (200..300).contains(&self.status);
+        let known = u64::from(self.prompt_tokens.unwrap_or(self.prompt_guess));
+        let guess = if served { known + self.events } else { 0 };
+        let tokens = self.usage.map_or(guess, |u| u.prompt_tokens + u.completion_tokens);
+        entered.spent(tokens, self.shell.now());
     }
 
     /// Of a request that is only looked at: neither logged nor counted.
@@ -212,6 +242,7 @@ impl Drop for Record {
         }
         let took = self.began.elapsed();
         self.record();
+        self.pay();
         let metrics = self.shell.metrics();
         let model = self.model.take().unwrap_or_else(|| Arc::from("other"));
         if let Some(first) = self.first {
@@ -229,6 +260,8 @@ impl Drop for Record {
                 schema = SCHEMA,
                 request_id = self.request_id.to_str().unwrap_or(UNREADABLE),
                 endpoint = self.endpoint,
+                client = self.client.map(tracing::field::display),
+                tenant = self.tenant.as_deref(),
                 model = &*model,
                 status = self.status,
                 code = self.code,

@@ -6,6 +6,7 @@
 //! follows a whole event and can't complete a torn one into a forgery (F46). Where part of an event had to
 //! pass all the same, or the answer's length was told, the connection is cut without a word.
 
+use super::gone::Gone;
 use super::pace::Pace;
 use super::record::{Ended, Record};
 use super::reply::Error;
@@ -30,6 +31,8 @@ pub(super) struct BrokenOff;
 
 /// Tokens are told to the core by about the block.
 const TELL_AFTER: u32 = 16;
+/// And after so long, if anything has come.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// An unfinished event is held up to this size; a longer one passes as it is.
 const HOLD_MAX: usize = 1 << 20;
 
@@ -59,6 +62,7 @@ pub(super) struct Relay {
     live: Option<Live>,
     record: Record,
     untold: u32,
+    told_at: Instant,
     told_first: bool,
     limits: Limits,
     /// When the last bytes came. The timer is only armed anew when it fires, not with each chunk.
@@ -81,6 +85,8 @@ pub(super) struct Limits {
     pub(super) until: Instant,
     /// The client's side.
     pub(super) pace: Pace,
+    /// The worker's.
+    pub(super) gone: Option<Gone>,
 }
 
 impl Relay {
@@ -111,6 +117,7 @@ impl Relay {
             live,
             record,
             untold: 0,
+            told_at: now,
             told_first: false,
             limits,
             last_byte: now,
@@ -154,9 +161,10 @@ impl Relay {
         }
         self.untold += events;
         self.record.events += u64::from(events);
-        if self.untold >= TELL_AFTER {
+        // Slow ones are told of as well: bytes are life.
+        if self.untold >= TELL_AFTER || self.last_byte - self.told_at > TELL_EVERY {
             live.progress(Step::Output(self.untold));
-            self.untold = 0;
+            (self.untold, self.told_at) = (0, self.last_byte);
         }
     }
 
@@ -287,10 +295,17 @@ impl Body for Relay {
                 Poll::Ready(None) => return this.complete(),
                 Poll::Ready(Some(Err(_))) => return this.break_off(Ended::WorkerBroke),
                 Poll::Pending => {
+                    let gone = this.limits.gone.as_mut().and_then(|gone| gone.poll(cx));
+                    let idle = gone.map_or(this.limits.idle, |mute| mute.min(this.limits.idle));
+                    let due = this.limits.until.min(this.last_byte + idle);
+                    if due < this.deadline.deadline() {
+                        this.deadline.as_mut().reset(due);
+                    }
                     ready!(this.deadline.as_mut().poll(cx));
-                    let due = this.limits.until.min(this.last_byte + this.limits.idle);
                     if due <= Instant::now() {
-                        return this.break_off(Ended::TimedOut);
+                        let mute = gone.is_some() && due < this.limits.until;
+                        let how = if mute { Ended::WorkerBroke } else { Ended::TimedOut };
+                        return this.break_off(how);
                     }
                     this.deadline.as_mut().reset(due);
                 }

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use homing_core::affinity::Outcome;
 use homing_core::ask::{Cause, Refusal};
 use homing_core::fleet::RouteError;
+use homing_runtime::tenants::Limited;
 use homing_wire::errors::{ApiError, ApiShape, error_body};
 use homing_wire::request::RequestError;
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use std::pin::Pin;
@@ -112,6 +113,40 @@ impl Error {
     /// 404, no such path.
     pub(super) fn not_found(message: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", CLIENT, message.to_owned())
+    }
+
+    /// 401: who asks is not known.
+    pub(super) fn unauthorized(message: &str) -> Self {
+        let text = message.to_owned();
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_api_key", "authentication_error", text)
+    }
+
+    /// 403: it is known, and may not.
+    pub(super) fn not_allowed(message: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "not_allowed", "permission_error", message.to_owned())
+    }
+
+    /// 429: its tenant has had enough for now.
+    pub(super) fn limited(limited: &Limited) -> Self {
+        let text = format!("the tenant's limit is reached ({})", limited.limit.word());
+        let after = u64::try_from(limited.after.as_millis()).unwrap_or(RETRY_MOST_MS);
+        let error =
+            Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", "rate_limit_error", text);
+        Self { retry_after_ms: Some(after), ..error }
+    }
+
+    /// 429: so many bodies are held that there is no room for one more.
+    pub(super) fn no_room() -> Self {
+        let text = "so many requests are held here that there is no room for this one (gateway.body_memory)";
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", SERVER, text.to_owned());
+        Self { retry_after_ms: Some(RETRY_MS), ..error }
+    }
+
+    /// 502: the worker broke off, and the request can't be sent again.
+    pub(super) fn broke_off(outcome: Outcome) -> Self {
+        let text = Cause::WorkerFailed.to_string();
+        let error = Self::new(StatusCode::BAD_GATEWAY, "worker_error", SERVER, text);
+        Self { outcome, counted: true, ..error }
     }
 
     /// 405.
@@ -260,6 +295,9 @@ pub(super) fn error(mut record: Record, error: Error) -> Response<ReplyBody> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     forward::own_headers(headers, &record);
+    if error.status == StatusCode::UNAUTHORIZED {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     match error.retry_after_ms {
         Some(ms) => {
             // Spread by what differs between requests, so that refused clients don't return as one.

@@ -1,6 +1,7 @@
 //! Which path is what.
 
 use super::Gateway;
+use super::access::{Access, Caller};
 use super::pace::Pace;
 use super::proxy;
 use super::record::Record;
@@ -12,6 +13,7 @@ use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
+use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -31,17 +33,25 @@ pub(super) enum Endpoint {
     Messages,
     /// `/v1/messages/count_tokens`: it generates nothing.
     CountTokens,
+    /// `/v1/embeddings`: likewise.
+    Embeddings,
+    /// A path of `gateway.pass_through`.
+    PassThrough,
 }
 
 impl Endpoint {
-    pub(super) fn of(path: &str) -> Option<Self> {
+    pub(super) fn of(path: &str, access: &Access) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),
             "/v1/completions" => Some(Self::Completions),
             "/v1/responses" => Some(Self::Responses),
             "/v1/messages" => Some(Self::Messages),
             "/v1/messages/count_tokens" => Some(Self::CountTokens),
-            _ => None,
+            "/v1/embeddings" => Some(Self::Embeddings),
+            _ => {
+                let more = &access.settings.gateway.pass_through;
+                more.iter().any(|other| other == path).then_some(Self::PassThrough)
+            }
         }
     }
 
@@ -53,13 +63,15 @@ impl Endpoint {
             Self::Responses => "responses",
             Self::Messages => "messages",
             Self::CountTokens => "count_tokens",
+            Self::Embeddings => "embeddings",
+            Self::PassThrough => "pass_through",
         }
     }
 
     /// What the core calls it.
     pub(super) fn shape(self) -> Shape {
         match self {
-            Self::Chat => Shape::Chat,
+            Self::Chat | Self::Embeddings | Self::PassThrough => Shape::Chat,
             Self::Completions => Shape::Completions,
             Self::Responses => Shape::Responses,
             Self::Messages | Self::CountTokens => Shape::Messages,
@@ -69,15 +81,17 @@ impl Endpoint {
     /// Whose API it is of.
     pub(super) fn api(self) -> ApiShape {
         match self {
-            Self::Chat | Self::Completions => ApiShape::OpenAi,
+            Self::Chat | Self::Completions | Self::Embeddings | Self::PassThrough => {
+                ApiShape::OpenAi
+            }
             Self::Responses => ApiShape::Responses,
             Self::Messages | Self::CountTokens => ApiShape::Anthropic,
         }
     }
 
-    /// Whether an engine computes something for it.
+    /// Whether an engine generates something for it, from a prompt that its cache may hold.
     pub(super) fn generates(self) -> bool {
-        self != Self::CountTokens
+        !matches!(self, Self::CountTokens | Self::Embeddings | Self::PassThrough)
     }
 }
 
@@ -86,25 +100,41 @@ pub(super) async fn handle(
     gateway: &Gateway,
     upstream: &Upstream,
     pace: &Pace,
+    peer: Option<IpAddr>,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
     pace.begin(Instant::now() + PLAIN_TIME);
     let (method, path) = (request.method(), request.uri().path());
-    if let Some(endpoint) = Endpoint::of(path) {
-        if method != Method::POST {
+    let access = gateway.access();
+    if let Some(endpoint) = Endpoint::of(path, &access) {
+        let caller = match access.caller(peer, request.headers()) {
+            Ok(caller) => caller,
+            Err(error) => {
+                let (label, api) = (endpoint.label(), endpoint.api());
+                let record = Record::start(gateway, request.headers(), label, api);
+                return reply::error(record, gateway.early(request.headers(), error));
+            }
+        };
+        if method != Method::POST && endpoint != Endpoint::PassThrough {
             let (label, api) = (endpoint.label(), endpoint.api());
             let record = Record::start(gateway, request.headers(), label, api);
             let mut response = reply::error(record, reply::Error::method());
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
             return response;
         }
-        return proxy::handle(gateway, upstream, pace, endpoint, request).await;
+        return proxy::handle(gateway, upstream, pace, caller, endpoint, request).await;
     }
     let get = method == Method::GET || method == Method::HEAD;
     match path {
         "/" | "/health" | "/livez" if get => reply::plain(StatusCode::OK, "ok"),
         "/readyz" if get => readyz(gateway, request.uri().query()),
-        "/v1/models" if get => models(gateway),
+        "/v1/models" if get => match access.caller(peer, request.headers()) {
+            Ok(caller) => models(gateway, &caller),
+            Err(error) => {
+                let api = ApiShape::OpenAi;
+                reply::error(Record::start(gateway, request.headers(), "models", api), error)
+            }
+        },
         _ => {
             let api = match path.starts_with("/v1/messages/") {
                 true => ApiShape::Anthropic,
@@ -113,7 +143,7 @@ pub(super) async fn handle(
             let record = Record::start(gateway, request.headers(), "other", api);
             let text = "there is nothing here; this router serves /v1/chat/completions, \
                         /v1/completions, /v1/responses, /v1/messages, \
-                        /v1/messages/count_tokens and /v1/models";
+                        /v1/messages/count_tokens, /v1/embeddings and /v1/models";
             reply::error(record, reply::Error::not_found(text))
         }
     }
@@ -132,12 +162,19 @@ fn readyz(gateway: &Gateway, query: Option<&str>) -> Response<ReplyBody> {
     }
 }
 
-/// The union of what the ready workers serve.
-fn models(gateway: &Gateway) -> Response<ReplyBody> {
+/// The union of what the ready workers serve, and other names for it, as far as the caller may use them.
+fn models(gateway: &Gateway, caller: &Caller) -> Response<ReplyBody> {
     let served = gateway.shell.core().served_models();
+    let has = |name: &str| served.iter().any(|(other, _)| &**other == name);
+    let aliases = caller.access.aliases().filter(|(alias, name)| has(name) && !has(alias));
+    let mut aliases: Vec<&str> = aliases.map(|(alias, _)| alias).collect();
+    aliases.sort_unstable();
     let data: Vec<_> = served
         .iter()
-        .map(|(name, _)| json!({"id": &**name, "object": "model", "created": 0, "owned_by": "homing"}))
+        .map(|(name, _)| &**name)
+        .chain(aliases)
+        .filter(|name| caller.may_use(name))
+        .map(|name| json!({"id": name, "object": "model", "created": 0, "owned_by": "homing"}))
         .collect();
     reply::json(StatusCode::OK, &json!({"object": "list", "data": data}))
 }

@@ -112,6 +112,14 @@ impl Steering {
         })
     }
 
+    /// Whether it says where it goes, or before whom.
+    pub(super) fn steers(&self) -> bool {
+        self.worker.is_some()
+            || self.allowed.is_some()
+            || !self.labels.is_empty()
+            || self.priority != 0
+    }
+
     /// Whether the headers say `off`, and nothing else, of the session.
     pub(super) fn is_off(headers: &HeaderMap) -> bool {
         affinity(headers).is_ok_and(|wanted| wanted == Some(Wanted::Off))

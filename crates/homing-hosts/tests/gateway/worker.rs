@@ -55,6 +55,9 @@ impl Asked {
     }
 }
 
+/// In the place of models: it tells nobody.
+const LOCKED: &str = "locked";
+
 type Script = Box<dyn Fn(&Asked) -> Vec<Act> + Send + Sync>;
 
 struct Shared {
@@ -79,6 +82,8 @@ pub(super) struct Worker {
     pub(super) url: String,
     shared: Arc<Shared>,
     stop: CancellationToken,
+    /// Ends its port alone.
+    refuse: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -112,9 +117,11 @@ impl Worker {
             closed: AtomicUsize::new(0),
         });
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let refuse = stop.child_token();
         let (theirs, stopped, connections) = (shared.clone(), stop.clone(), tasks.clone());
+        let refused = refuse.clone();
         tasks.spawn(async move {
-            while let Some(accepted) = stopped.run_until_cancelled(listener.accept()).await {
+            while let Some(accepted) = refused.run_until_cancelled(listener.accept()).await {
                 let (stream, _) = accepted.unwrap();
                 stream.set_nodelay(true).unwrap();
                 let (shared, stopped) = (theirs.clone(), stopped.clone());
@@ -123,7 +130,24 @@ impl Worker {
                 });
             }
         });
-        Self { name, url, shared, stop, tasks }
+        Self { name, url, shared, stop, refuse, tasks }
+    }
+
+    /// One that wants a key which nobody has.
+    pub(super) async fn locked(
+        name: &'static str,
+        script: impl Fn(&Asked) -> Vec<Act> + Send + Sync + 'static,
+    ) -> Self {
+        Self::at(name, "", LOCKED, script).await
+    }
+
+    /// Takes no more connections; those that there are go on.
+    pub(super) async fn refuse(&self) {
+        self.refuse.cancel();
+        // Its listener is dropped by its task.
+        while TcpStream::connect(self.url.trim_start_matches("http://")).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Ends at once: its port refuses from now on.
@@ -242,7 +266,10 @@ async fn about(shared: &Shared, line: &str) -> Vec<u8> {
     let path = line.split(' ').nth(1).unwrap();
     match path.strip_prefix(shared.base) {
         Some("/health") => plain(200, "ok"),
-        Some("/v1/models") => plain(200, &shared.models.lock().await),
+        Some("/v1/models") => match shared.models.lock().await.as_str() {
+            LOCKED => plain(401, "a key, please"),
+            models => plain(200, models),
+        },
         _ => plain(404, "no such thing"),
     }
 }

@@ -8,11 +8,16 @@ use homing_hosts::Server;
 use homing_runtime::settings::{Settings, Sources};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Nothing that must come about takes longer, even where two cores do much else.
 const DEADLINE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(2);
+
+/// Settings of a router that is reloaded.
+const USUAL: &str = "gateway.listen = '127.0.0.1:0'\ngateway.shutdown_delay = '0s'\nadmin.listen = '127.0.0.1:0'\n\
+                     health.interval = '50ms'\nhealth.timeout = '20s'\nindex.source = 'off'\n";
 
 /// Returns once it holds.
 pub(super) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -54,10 +59,33 @@ impl World {
         world
     }
 
+    /// The same, where more follows: tables of TOML.
+    pub(super) async fn start_with(
+        extra: &[(&str, &str)],
+        more: &str,
+        workers: &[&Worker],
+    ) -> Self {
+        let last = workers.len() - 1;
+        let own = |i: usize| if i == last { more } else { "" };
+        let workers: Vec<_> = workers.iter().enumerate().map(|(i, w)| (*w, own(i))).collect();
+        Self::start_as(extra, &workers).await
+    }
+
     /// The same, without waiting for them.
     pub(super) async fn cold(extra: &[(&str, &str)], workers: &[&Worker]) -> Self {
         let workers: Vec<_> = workers.iter().map(|w| (*w, "")).collect();
         Self::cold_as(extra, &workers).await
+    }
+
+    /// A router that can read its settings anew: they are what `text` says at the time, after the usual ones.
+    pub(super) async fn reloadable(text: Arc<Mutex<String>>) -> Self {
+        let read = move || {
+            let whole = format!("{USUAL}{}", text.lock().unwrap());
+            let file = Some(("test.toml".into(), whole));
+            Settings::load(Sources { file, ..Sources::default() }).map_err(|e| e.to_string())
+        };
+        let settings = read().unwrap();
+        Self { server: Server::start_with(settings, Some(Box::new(read))).await.unwrap() }
     }
 
     async fn cold_as(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Self {

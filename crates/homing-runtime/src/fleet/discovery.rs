@@ -17,11 +17,17 @@ pub enum Change {
 /// A stream of changes; bounded, so that a discovery can't outrun the router.
 pub type Changes = mpsc::Receiver<Change>;
 
-/// The workers of the configuration.
+/// The workers of a list.
 #[must_use]
 pub fn static_list(workers: Vec<Worker>) -> Changes {
-    let (changes, stream) = mpsc::channel(1);
-    // There is room for one, and the receiver is here.
+    changing_list(workers).1
+}
+
+/// The workers of the configuration; and where others are said when it is read anew.
+#[must_use]
+pub fn changing_list(workers: Vec<Worker>) -> (mpsc::Sender<Change>, Changes) {
+    let (changes, stream) = mpsc::channel(2);
+    // There is room, and the receiver is here.
     let _ = changes.try_send(Change::Reset(workers));
-    stream
+    (changes, stream)
 }

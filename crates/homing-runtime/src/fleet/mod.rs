@@ -20,6 +20,7 @@ use crate::lifecycle::Lifecycle;
 use crate::settings::{IndexSource, Settings, Worker};
 use crate::shell::Shell;
 use crate::upstream::Upstream;
+use arc_swap::ArcSwap;
 use discovery::{Change, Changes};
 use homing_core::fleet::{FleetChange, FleetError, Ranks, WorkerSpec};
 use homing_core::ids::Role;
@@ -34,7 +35,7 @@ use verify::Questions;
 #[derive(Debug)]
 pub struct Fleet {
     shell: Arc<Shell>,
-    settings: Arc<Settings>,
+    settings: Arc<ArcSwap<Settings>>,
     ingest: Option<Ingest>,
     upstream: Upstream,
     questions: Questions,
@@ -58,7 +59,13 @@ impl Fleet {
         // Probes take fresh connections: a kept one says nothing about the port.
         let upstream = Upstream::new(settings.health.timeout, std::time::Duration::ZERO);
         let tended = Mutex::default();
+        let settings = Arc::new(ArcSwap::new(settings));
         Arc::new(Self { shell, settings, ingest, upstream, questions, life, tended })
+    }
+
+    /// Other settings hold from now on: how workers are probed, and how their caches are known.
+    pub fn reload(&self, settings: Arc<Settings>) {
+        self.settings.store(settings);
     }
 
     /// Follows a discovery until it ends or the last request has.
@@ -155,7 +162,7 @@ impl Fleet {
             return "none";
         }
         let events = self.ingest.as_ref().map(|ingest| ingest.state(name));
-        match (self.settings.index.source, events) {
+        match (self.settings.load().index.source, events) {
             (IndexSource::Off, _) => "off",
             (IndexSource::Approximate, _) | (IndexSource::Auto, None | Some("none")) => {
                 "approximate"

@@ -13,6 +13,7 @@ use crate::ingest::{Feed, Ingest};
 use crate::settings::{IndexSource, Settings, Worker};
 use crate::shell::Shell;
 use crate::upstream::Upstream;
+use arc_swap::ArcSwap;
 use homing_core::ask::Failure;
 use homing_core::fleet::{
     Cache, CacheSource, FleetChange, FleetError, FleetEvent, Probe, ServedName,
@@ -33,7 +34,7 @@ const ASK_AGAIN: u32 = 12;
 /// See the module.
 pub(super) struct Tend {
     shell: Arc<Shell>,
-    settings: Arc<Settings>,
+    settings: Arc<ArcSwap<Settings>>,
     ingest: Option<Ingest>,
     ask: Ask,
     worker: Worker,
@@ -57,6 +58,8 @@ pub(super) struct Tend {
     ranks: Ranks,
     /// What is wrong with what it says of them.
     strange: Complaint,
+    /// Whether it wants a key, as was last said of which life.
+    barred: Option<(WorkerId, bool)>,
     /// Names that it serves and that belong to another pool.
     taken: BTreeSet<Arc<str>>,
 }
@@ -77,13 +80,14 @@ impl Complaint {
 impl Tend {
     pub(super) fn new(
         shell: Arc<Shell>,
-        settings: Arc<Settings>,
+        settings: Arc<ArcSwap<Settings>>,
         ingest: Option<Ingest>,
         upstream: Upstream,
         questions: Questions,
         worker: Worker,
     ) -> Self {
-        let ask = Ask { upstream, url: worker.url.clone(), timeout: settings.health.timeout };
+        let ask =
+            Ask { upstream, url: worker.url.clone(), timeout: settings.load().health.timeout };
         let verify = Verify::new(&shell, &ask, questions, &worker);
         let listens = worker.kv_events.as_deref().is_some_and(is_wildcard);
         let ranks = Ranks::new(worker.dp_size, listens);
@@ -104,14 +108,20 @@ impl Tend {
             quiet: Complaint::default(),
             ranks,
             strange: Complaint::default(),
+            barred: None,
             taken: BTreeSet::new(),
         }
     }
 
     pub(super) async fn run(mut self) {
-        let interval = self.settings.health.interval;
-        let mut pause = FIRST_PAUSE.min(interval);
+        let mut pause = FIRST_PAUSE;
         loop {
+            let (interval, timeout) = {
+                let health = &self.settings.load().health;
+                (health.interval, health.timeout)
+            };
+            self.ask.timeout = timeout;
+            pause = pause.min(interval);
             let probe = self.probe().await;
             let up = self.note(probe) && probe == Probe::Good && self.learn().await;
             if let Some(id) = self.id().filter(|_| up) {
@@ -146,9 +156,11 @@ impl Tend {
     }
 
     async fn probe(&mut self) -> Probe {
-        let path = &self.settings.health.path;
-        let (probe, why) = match self.ask.get(path).await {
+        let path = self.settings.load().health.path.clone();
+        let (probe, why) = match self.ask.get(&path).await {
             Ok((status, _)) if (200..300).contains(&status) => (Probe::Good, None),
+            // It is there, and says so: what it wants is a key, which asking for its models tells.
+            Ok((401 | 403, _)) => (Probe::Good, None),
             Ok((status, _)) => (Probe::Bad, Some(format!("it answers with status {status}"))),
             Err(Failure::Unreachable) => (Probe::Bad, Some("it doesn't answer in time".to_owned())),
             Err(Failure::Refused) => (Probe::Refused, None),
@@ -164,7 +176,18 @@ impl Tend {
     /// Tells the core; false if the worker is not ours to tend any more.
     fn note(&mut self, probe: Probe) -> bool {
         let Some(id) = self.id() else { return false };
+        if probe == Probe::Refused {
+            self.shell.life_is_over(id);
+        }
         self.change(FleetChange::Probed(id, probe)).is_ok()
+    }
+
+    /// It wants a key that we don't have; or it does not.
+    fn bar(&mut self, id: WorkerId, barred: bool) {
+        if self.barred != Some((id, barred)) && self.change(FleetChange::Barred(id, barred)).is_ok()
+        {
+            self.barred = Some((id, barred));
+        }
     }
 
     fn id(&self) -> Option<WorkerId> {
@@ -207,6 +230,11 @@ impl Tend {
         let Some(id) = self.id() else { return false };
         let served = match self.ask.get("/v1/models").await {
             Ok((200, body)) => parse_models(&body).map_err(|e| e.to_string()),
+            Ok((status @ (401 | 403), _)) => {
+                // Its health path may be open to all.
+                self.bar(id, true);
+                Err(format!("it answers /v1/models with status {status}"))
+            }
             Ok((status, _)) => Err(format!("it answers /v1/models with status {status}")),
             Err(failure) => Err(format!("it can't be asked for its models: {failure:?}")),
         };
@@ -222,6 +250,7 @@ impl Tend {
             }
         };
         self.unknown.is_news(None);
+        self.bar(id, false);
         // Before it serves: where a session goes, and which of its homes there are, is by ranks.
         let sources = self.ask_for_sources().await;
         if let Some(found) = &sources
@@ -247,7 +276,7 @@ impl Tend {
             }
         }
         self.asked = Some((id, 0));
-        let source = match (self.follow_events(sources), self.settings.index.source) {
+        let source = match (self.follow_events(sources), self.settings.load().index.source) {
             (true, _) => CacheSource::Events,
             (false, IndexSource::Auto | IndexSource::Approximate) => CacheSource::Routed,
             (false, IndexSource::Events | IndexSource::Off) => CacheSource::Nothing,
@@ -261,14 +290,18 @@ impl Tend {
 
     /// Without a tokenizer here prompts can't become blocks: said once a worker.
     fn tell_about_tokenizers<'a>(&mut self, models: impl Iterator<Item = &'a str>) {
-        let source = self.settings.index.source;
+        let source = self.settings.load().index.source;
         let wanted = matches!(source, IndexSource::Auto | IndexSource::Events);
         if !wanted || !self.told.is_empty() {
             return;
         }
         for model in models {
-            let known =
-                self.settings.models.iter().any(|m| m.name == model && m.tokenizer.is_some());
+            let known = self
+                .settings
+                .load()
+                .models
+                .iter()
+                .any(|m| m.name == model && m.tokenizer.is_some());
             if !known {
                 self.told.insert(model.to_owned());
                 tracing::warn!(

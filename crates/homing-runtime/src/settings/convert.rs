@@ -4,11 +4,11 @@ use super::problem::{Fault, Problem, Problems};
 use super::raw::{Group, POLICY, Raw, is_settable};
 use super::types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
-    OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing, Settings,
-    Soft, Subagents, Upstream, Verify,
+    OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, ResponseHeaders, Retry,
+    Routing, Settings, Soft, Steering, Subagents, Upstream, Verify,
 };
 use super::value::Value;
-use super::{Effective, KEYS, Origin, Policies, Status, worker};
+use super::{Effective, KEYS, Origin, Policies, Status, tenant, worker};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -37,6 +37,7 @@ macro_rules! from_value {
 from_value! {
     bool: Value::Bool(yes) => Some(yes),
     u16: Value::Int(number) => number.try_into().ok(),
+    i32: Value::Int(number) => number.try_into().ok(),
     u32: Value::Int(number) => number.try_into().ok(),
     u64: Value::Int(number) => Some(number),
     f64: Value::Float(number) => Some(number),
@@ -59,6 +60,8 @@ from_value! {
     IndexSource: Value::Word(word) => Self::from_word(word),
     LogFormat: Value::Word(word) => Self::from_word(word),
     Verify: Value::Word(word) => Self::from_word(word),
+    Steering: Value::Word(word) => Self::from_word(word),
+    ResponseHeaders: Value::Word(word) => Self::from_word(word),
 }
 
 impl FromValue for Option<Duration> {
@@ -99,8 +102,11 @@ pub(super) fn convert(
 ) -> Result<Settings, Problem> {
     let top = &raw.top;
     let settings = Settings {
-        gateway: gateway(top)?,
-        admin: Admin { listen: top.read("admin.listen")? },
+        gateway: gateway(top, problems)?,
+        admin: Admin {
+            listen: top.read("admin.listen")?,
+            token_file: top.read("admin.token_file")?,
+        },
         upstream: Upstream {
             connect_timeout: top.read("upstream.connect_timeout")?,
             first_token_timeout: top.read("upstream.first_token_timeout")?,
@@ -114,7 +120,7 @@ pub(super) fn convert(
             successes: top.read("health.successes")?,
             path: health_path(top, problems)?,
         },
-        retry: Retry { attempts: top.read("retry.attempts")? },
+        retry: Retry { attempts: top.read("retry.attempts")?, budget: top.read("retry.budget")? },
         queue: Queue {
             max_requests: top.read("queue.max_requests")?,
             max_wait: top.read("queue.max_wait")?,
@@ -143,6 +149,8 @@ pub(super) fn convert(
             verify: top.read("index.verify")?,
         },
         log: Log { format: top.read("log.format")?, access: top.read("log.access")? },
+        limits: tenant::limits(top)?,
+        tenants: tenant::tenants(&raw.tenants, top, problems)?,
         models: worker::models(&raw.models, problems)?,
         workers: worker::workers(&raw.workers, problems)?,
         effective: effective(raw),
@@ -151,9 +159,16 @@ pub(super) fn convert(
     Ok(settings)
 }
 
-fn gateway(top: &Group) -> Result<Gateway, Problem> {
+fn gateway(top: &Group, problems: &mut Problems) -> Result<Gateway, Problem> {
     Ok(Gateway {
         listen: top.read("gateway.listen")?,
+        api_keys_file: top.read("gateway.api_keys_file")?,
+        tenant_header: tenant::header(top, problems)?,
+        trusted_proxies: tenant::proxies(top, problems)?,
+        steering: top.read("gateway.steering")?,
+        response_headers: top.read("gateway.response_headers")?,
+        body_memory: top.read("gateway.body_memory")?,
+        pass_through: tenant::pass_through(top, problems)?,
         max_body: top.read("gateway.max_body")?,
         record: top.read("gateway.record")?,
         open: top.read("gateway.open")?,
@@ -167,7 +182,9 @@ fn gateway(top: &Group) -> Result<Gateway, Problem> {
 fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
     let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
     let (gateway, admin) = (&settings.gateway, &settings.admin);
-    if !local(gateway.listen) && !gateway.open && !top.is_unreadable("gateway.open") {
+    let known = gateway.api_keys_file.is_some() || gateway.tenant_header.is_some();
+    let open = gateway.open || top.is_unreadable("gateway.open");
+    if !local(gateway.listen) && !open && !known {
         problems.push(conflict(
             top,
             "gateway.listen",
@@ -175,19 +192,19 @@ fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
                 "`gateway.listen` = \"{}\" is off loopback, and nothing authenticates clients",
                 gateway.listen
             ),
-            "listen on 127.0.0.1, or say gateway.open = true if the network itself is trusted",
+            "listen on 127.0.0.1, set gateway.api_keys_file, or say gateway.open = true if the network itself \
+             is trusted",
         ));
     }
-    if !local(admin.listen) {
+    if !local(admin.listen) && admin.token_file.is_none() {
         problems.push(conflict(
             top,
             "admin.listen",
             format!(
-                "`admin.listen` = \"{}\" is off loopback, which asks for a token, and \
-                 `admin.token_file` is not built yet",
+                "`admin.listen` = \"{}\" is off loopback, and `admin.token_file` is not set",
                 admin.listen
             ),
-            "listen on 127.0.0.1",
+            "listen on 127.0.0.1, or write a file with `operate:TOKEN` and name it in admin.token_file",
         ));
     }
     if gateway.listen == admin.listen && gateway.listen.port() != 0 {
@@ -200,7 +217,7 @@ fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
     }
 }
 
-fn conflict(group: &Group, path: &str, what: String, mend: &str) -> Problem {
+pub(super) fn conflict(group: &Group, path: &str, what: String, mend: &str) -> Problem {
     Problem {
         fault: Fault::Conflict,
         key: group.shown(path),
@@ -298,7 +315,8 @@ fn effective(raw: &Raw) -> Vec<Effective> {
     for key in KEYS.iter().filter(|key| is_settable(key)) {
         show(&raw.top, key.path, matches!(key.status, Status::Built));
     }
-    for (section, groups) in [("models.", &raw.models), ("workers.", &raw.workers)] {
+    let many = [("tenants.", &raw.tenants), ("models.", &raw.models), ("workers.", &raw.workers)];
+    for (section, groups) in many {
         for group in groups {
             for key in KEYS.iter().filter(|key| key.path.starts_with(section)) {
                 show(group, key.path, matches!(key.status, Status::Built));

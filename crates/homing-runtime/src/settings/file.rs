@@ -162,6 +162,7 @@ impl Walk<'_> {
             }
             match name {
                 "models" => self.raw.models.push(group),
+                "tenants" => self.raw.tenants.push(group),
                 _ => self.raw.workers.push(group),
             }
         }

@@ -19,39 +19,39 @@
 //!
 //! | key | accepted | why |
 //! |---|---|---|
-//! | `gateway.steering` | `"all"` | nobody's steering headers are barred |
-//! | `gateway.response_headers` | `"auto"` | without tenants it means all of them |
-//! | `gateway.body_memory` | nothing | held bodies have no common bound yet, only `gateway.max_body` each |
 //! | `upstream.tcp_user_timeout` | nothing | the socket option is not set yet |
-//! | `retry.budget` | nothing | retries are bounded by `retry.attempts` alone |
-//! | `limits.*` | the defaults | they say "off" |
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
 //! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |
-//! | `workers.weight`, `models.aliases` | the defaults | they say "none" |
+//! | `workers.weight` | the default | it says "none" |
 //! | `[[workers]]` with a key of `[upstream]` | nothing | one value for every worker yet |
 
 mod convert;
 mod file;
 mod keys;
+mod live;
 mod policies;
 mod problem;
 mod raw;
 mod reference;
 mod table;
+mod tenant;
 mod types;
 mod value;
 mod worker;
 
 pub use keys::{Key, Kind, Section, Shape, Status, Step};
+pub use live::NotLive;
 pub use policies::{CustomPolicy, Policies};
 pub use problem::{Fault, Origin, Problem, SettingsErrors};
 pub use reference::reference_markdown;
 pub use table::{KEYS, SECTIONS};
+pub use tenant::is_name as is_tenant_name;
 pub use types::{
-    Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, Model,
-    OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing,
-    Settings, Soft, Subagents, Tokenizer, Upstream, Verify, Worker,
+    Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Limits, Log, LogFormat,
+    Model, OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs,
+    ResponseHeaders, Retry, Routing, Settings, Soft, Steering, Subagents, Tenant, Tokenizer,
+    Upstream, Verify, Worker,
 };
 pub use worker::{UrlError, WorkerUrl};
 

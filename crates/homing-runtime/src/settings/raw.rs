@@ -158,6 +158,8 @@ pub(super) struct Raw {
     pub(super) top: Group,
     /// `[[models]]`.
     pub(super) models: Vec<Group>,
+    /// `[[tenants]]`.
+    pub(super) tenants: Vec<Group>,
     /// `[[workers]]`, or what the environment or flags put in their place.
     pub(super) workers: Vec<Group>,
 }

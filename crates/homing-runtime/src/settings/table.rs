@@ -8,7 +8,7 @@ use super::keys::{Key, Kind, Section, Shape, Status, Step};
 use super::raw::WORKERS_MAX;
 use super::types::{
     AffinityMode, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload, Policy, RejectAs,
-    Soft, Subagents, Verify,
+    ResponseHeaders, Soft, Steering, Subagents, Verify,
 };
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ const PATH_BYTES_MAX: usize = 4096;
 const NAME_BYTES_MAX: usize = 256;
 /// Most `[[models]]`: each may hold a tokenizer in memory.
 const MODELS_MAX: usize = 256;
+/// Most `[[tenants]]`: each may be a label of metrics.
+const TENANTS_MAX: usize = 10_000;
 /// Most headers, body fields and the like: each costs a look at every request.
 const SOURCES_MAX: usize = 64;
 /// Most requests at a time of one session: a wider bound can't be counted.
@@ -92,7 +94,12 @@ pub const SECTIONS: &[Section] = &[
     one("queue", "The admission queue of each partition."),
     one("overload", "The overload detector."),
     one("limits", "Limits of each tenant."),
-    not_yet("tenants", Step::Gateway, "Tenants and their own limits."),
+    Section {
+        name: "tenants",
+        shape: Shape::Many(TENANTS_MAX),
+        doc: "What single tenants may do; optional. Those that are not listed have what `[limits]` says, all models, \
+              and priority 0.",
+    },
     one("affinity", "Sessions: how they are named, and how they hold on to their worker."),
     one("routing", "The choice of a worker."),
     one("index", "The picture of what each worker has cached."),
@@ -118,25 +125,31 @@ pub const SECTIONS: &[Section] = &[
 #[rustfmt::skip] // a table: a row is a line or three
 pub const KEYS: &[Key] = &[
     built("gateway.listen", Kind::Listen, "127.0.0.1:8080",
-        "Where clients connect. Port 0 takes a free one. Off loopback only with `gateway.open`."),
-    later("gateway.api_keys_file", PATH, "", Step::Gateway,
-        "A file of API keys; the key's name is the tenant."),
-    later("gateway.tenant_header", NAME, "", Step::Gateway,
-        "The header that names the tenant, taken only from `trusted_proxies`."),
-    later("gateway.trusted_proxies", LIST, "", Step::Gateway, "CIDRs of proxies in front."),
-    later("gateway.steering", words(&["all", "trusted", "off"], &[]), "all", Step::Gateway,
-        "Who may name workers, labels and priority in headers."),
-    later("gateway.response_headers", words(&["auto", "full", "minimal"], &[]), "auto",
-        Step::Gateway,
+        "Where clients connect. Port 0 takes a free one. Off loopback only with `gateway.api_keys_file`, a \
+         `gateway.tenant_header`, or `gateway.open`."),
+    built("gateway.api_keys_file", PATH, "",
+        "A file of API keys, a line each: `name:key` or `name:sha256:HEX`. The name is the tenant. Where it is \
+         set every request needs one, and none of them reaches a worker. It is read again when it changes."),
+    built("gateway.tenant_header", NAME, "",
+        "The header that names the tenant, for an authenticating gateway in front; taken only from \
+         `trusted_proxies`. Requests without one need a key."),
+    built("gateway.trusted_proxies", LIST, "",
+        "Addresses or CIDRs of proxies in front, whose `tenant_header` and `x-forwarded-for` are believed."),
+    built("gateway.steering", words(Steering::WORDS, &[]), "all",
+        "Who may name workers, labels and priority in headers: everybody, tenants with `steer = true`, or nobody. \
+         Others are answered 403."),
+    built("gateway.response_headers", words(ResponseHeaders::WORDS, &[]), "auto",
         "Whether answers tell the worker and its cached tokens. `auto`: not where tenants exist."),
     built("gateway.max_body", Kind::Size { min: 1 << 10, max: 1 << 30 }, "32MiB",
         "Largest request body; a larger one is 413."),
-    refused("gateway.body_memory", Kind::Size { min: 1 << 20, max: 1 << 44 }, "1GiB",
-        (Step::Gateway, "each body is bounded by gateway.max_body, all of them by nothing"),
-        "Memory of all held bodies together."),
+    built("gateway.body_memory", Kind::Size { min: 1 << 20, max: 1 << 44 }, "1GiB",
+        "Memory of all request bodies that are held at once. A request beyond it waits for others to end, as long as \
+         it would wait in the queue; then it is 429."),
     built("gateway.record", PATH, "",
         "A file for a trace of the requests: hashes, lengths and times, never text. `homing replay` plays it."),
-    later("gateway.pass_through", LIST, "", Step::Gateway, "More paths to pass through by load."),
+    built("gateway.pass_through", LIST, "",
+        "More paths that are passed through, by load, to a worker of the model that the body or `?model=` names: \
+         e.g. `/v1/rerank`. Engines serve dangerous ones on the same port: list what clients may use."),
     built("gateway.open", Kind::Bool, "false",
         "Start although `gateway.listen` is off loopback and nothing authenticates clients."),
     built("gateway.request_timeout", PATIENCE, "30m",
@@ -151,9 +164,10 @@ pub const KEYS: &[Key] = &[
     later("gateway.tls.client_ca", PATH, "", Step::Gateway, "Whose client certificates to ask for."),
 
     built("admin.listen", Kind::Listen, "127.0.0.1:9464",
-        "Where metrics, health and the admin API are served. Loopback only until \
-         `admin.token_file` is built."),
-    later("admin.token_file", PATH, "", Step::Gateway, "The token that the admin API asks for."),
+        "Where metrics, health and the admin API are served. Off loopback only with `admin.token_file`."),
+    built("admin.token_file", PATH, "",
+        "A file of tokens, a line each: `operate:TOKEN` or `read:TOKEN`, the latter for what changes nothing; instead \
+         of a token its `sha256:HEX`. Where it is set all but `/health` and `/ready` asks for one."),
 
     later("upstream.api_key_file", PATH, "", Step::Gateway,
         "The key towards workers; it replaces the clients' own authorization."),
@@ -183,9 +197,9 @@ pub const KEYS: &[Key] = &[
 
     built("retry.attempts", Kind::Int { min: 0, max: 10 }, "1",
         "How often a request that no worker has begun to answer is tried again elsewhere."),
-    refused("retry.budget", FRACTION, "0.1",
-        (Step::Gateway, "retries are bounded by retry.attempts alone"),
-        "Retries as a share of the requests of the last 10 s."),
+    built("retry.budget", FRACTION, "0.1",
+        "Retries as a share of the requests of the last 10 s, per model; ten in them are always allowed. One whose \
+         connection was refused costs nothing."),
     later("retry.resume", Kind::Bool, "false", Step::Gateway,
         "Go on in mid-stream at another worker."),
 
@@ -209,10 +223,26 @@ pub const KEYS: &[Key] = &[
     built("overload.recover", FRACTION, "0.8",
         "It is so no longer at this share of the bound that it had reached, or below."),
 
-    later("limits.concurrency", COUNT, "0", Step::Gateway, "Requests at a time; 0: no limit."),
-    later("limits.requests_per_minute", COUNT, "0", Step::Gateway, "0: no limit."),
-    later("limits.tokens_per_minute", COUNT, "0", Step::Gateway, "0: no limit."),
-    later("limits.max_sessions", COUNT, "0", Step::Gateway, "0: no limit."),
+    built("limits.concurrency", COUNT, "0", "Requests of one tenant at a time; 0: no limit."),
+    built("limits.requests_per_minute", COUNT, "0",
+        "Requests of one tenant a minute, up to as many at once; 0: no limit."),
+    built("limits.tokens_per_minute", COUNT, "0",
+        "Tokens of one tenant a minute, prompts and answers: a request is refused while what the last ones took \
+         is not paid off; 0: no limit."),
+    later("limits.max_sessions", COUNT, "0", Step::Gateway,
+        "Sessions of one tenant that are bound; further ones are routed without a binding. 0: no limit."),
+
+    built("tenants.name", NAME, "", "As its keys, or `gateway.tenant_header`, call it. Required."),
+    built("tenants.models", LIST, "*",
+        "The models that it may use, by the names in requests; `*` at the end stands for anything."),
+    built("tenants.steer", Kind::Bool, "false",
+        "It may name workers, labels and priority where `gateway.steering` is `trusted`."),
+    built("tenants.max_priority", Kind::Int { min: 0, max: 1_000_000 }, "0",
+        "The highest priority that it may ask for; higher ones count as this."),
+    built("tenants.concurrency", COUNT, "0", "Its own value of the key of `[limits]`, which holds where it isn't set."),
+    built("tenants.requests_per_minute", COUNT, "0", "Likewise."),
+    built("tenants.tokens_per_minute", COUNT, "0", "Likewise."),
+    later("tenants.max_sessions", COUNT, "0", Step::Gateway, "Likewise."),
 
     built("affinity.ttl", Kind::Duration { min: SECOND, max: YEAR, off: true, empty: false }, "30m",
         "Idle time-to-live of a binding. `off` makes session ids passive: recorded, without effect."),
@@ -312,7 +342,9 @@ pub const KEYS: &[Key] = &[
     built("log.access", Kind::Bool, "true", "One line a request."),
 
     built("models.name", NAME, "", "The name as served. Required."),
-    later("models.aliases", LIST, "", Step::Gateway, "Other names for it."),
+    built("models.aliases", LIST, "",
+        "Other names for it, e.g. `claude-sonnet-4-5` for a client that knows no other: in a request's body the alias is \
+         replaced by the name, and nothing else is."),
     built("models.tokenizer", PATH, "",
         "The folder with `tokenizer.json` and the chat template; a relative one starts at the \
          folder that the router is started in. `\"engine\"`: the engines' own `/tokenize` is asked about each \

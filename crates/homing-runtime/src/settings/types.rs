@@ -6,6 +6,7 @@
 
 use super::policies::CustomPolicy;
 use super::{Effective, WorkerUrl};
+use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -189,6 +190,30 @@ words! {
     }
 }
 
+words! {
+    /// Who may say in headers where a request goes, and before whom.
+    Steering {
+        /// Everybody.
+        All = "all",
+        /// Tenants that are marked so.
+        Trusted = "trusted",
+        /// Nobody.
+        Off = "off",
+    }
+}
+
+words! {
+    /// What answers tell of the router's decision.
+    ResponseHeaders {
+        /// All of it, unless there are tenants.
+        Auto = "auto",
+        /// The worker and what it had cached, too.
+        Full = "full",
+        /// What is the client's own business.
+        Minimal = "minimal",
+    }
+}
+
 /// All settings, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -214,6 +239,10 @@ pub struct Settings {
     pub index: Index,
     /// Logs.
     pub log: Log,
+    /// What each tenant may do that has no word of its own on it.
+    pub limits: Limits,
+    /// Tenants of which something is said; names are unique.
+    pub tenants: Vec<Tenant>,
     /// What the fleet doesn't say of its models by itself; names are unique.
     pub models: Vec<Model>,
     /// The workers of static discovery; ids are unique.
@@ -226,6 +255,20 @@ pub struct Settings {
 pub struct Gateway {
     /// Where clients connect. Default 127.0.0.1:8080; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// A file of API keys. Default none: clients need none.
+    pub api_keys_file: Option<PathBuf>,
+    /// The header that names the tenant, taken from `trusted_proxies` only. Default none.
+    pub tenant_header: Option<http::HeaderName>,
+    /// Whose word on tenants and clients' addresses is believed. Default nobody's.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Who may name workers, labels and priority. Default all.
+    pub steering: Steering,
+    /// What answers tell. Default auto.
+    pub response_headers: ResponseHeaders,
+    /// Bytes of request bodies that are held at once. Default 1 GiB.
+    pub body_memory: usize,
+    /// More paths that are passed through. Default none.
+    pub pass_through: Vec<String>,
     /// Largest request body, in bytes; a larger one is 413. Default 32 MiB.
     pub max_body: usize,
     /// A file for a trace of the requests. Default none.
@@ -243,8 +286,10 @@ pub struct Gateway {
 /// `[admin]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
-    /// Where metrics, health and the admin API are served; loopback only. Default 127.0.0.1:9464.
+    /// Where metrics, health and the admin API are served. Default 127.0.0.1:9464.
     pub listen: SocketAddr,
+    /// A file of tokens. Default none; required off loopback.
+    pub token_file: Option<PathBuf>,
 }
 
 /// `[upstream]`: for every worker.
@@ -277,10 +322,12 @@ pub struct Health {
 }
 
 /// `[retry]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Retry {
     /// How often a request that has not begun to be answered is tried again elsewhere. Default 1.
     pub attempts: u32,
+    /// Retries as a share of the requests of the last 10 s. Default 0.1.
+    pub budget: f64,
 }
 
 /// `[queue]`: per partition.
@@ -373,6 +420,34 @@ pub struct Index {
     pub verify: Verify,
 }
 
+/// `[limits]`: of one tenant; `None`: no limit, the default of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests at a time.
+    pub concurrency: Option<u32>,
+    /// Requests a minute.
+    pub requests_per_minute: Option<u32>,
+    /// Tokens a minute, prompts and answers.
+    pub tokens_per_minute: Option<u32>,
+    /// Sessions that are bound.
+    pub max_sessions: Option<u32>,
+}
+
+/// One `[[tenants]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// What its keys call it.
+    pub name: String,
+    /// The models that it may use; `*` at the end stands for anything. Default all.
+    pub models: Vec<String>,
+    /// It may steer where only some may. Default false.
+    pub steer: bool,
+    /// The highest priority that it may ask for. Default 0.
+    pub max_priority: i32,
+    /// Its limits, those of `[limits]` where it has none of its own.
+    pub limits: Limits,
+}
+
 /// `[log]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
@@ -416,6 +491,8 @@ impl Tokenizer {
 pub struct Model {
     /// The name under which the engines serve it.
     pub name: String,
+    /// Other names for it. Default none.
+    pub aliases: Vec<String>,
     /// Where the tokens of its prompts come from. `None`: from nowhere, they are compared by text.
     pub tokenizer: Option<Tokenizer>,
     /// What the chat template gets besides the request, as the engine was started. Default empty.

@@ -109,6 +109,7 @@ pub(super) fn models(groups: &[Group], problems: &mut Problems) -> Result<Vec<Mo
         let tokenizer: String = group.read("models.tokenizer")?;
         let tokenizer = (!tokenizer.is_empty()).then(|| Tokenizer::of(&tokenizer));
         let chat_template_kwargs = group.read("models.chat_template_kwargs")?;
+        let aliases: Vec<String> = group.read("models.aliases")?;
         if group.is_unreadable("models.name") {
             continue;
         }
@@ -120,7 +121,15 @@ pub(super) fn models(groups: &[Group], problems: &mut Problems) -> Result<Vec<Mo
             problems.push(twice(group, "models.name", &name, first, "describe each model once"));
             continue;
         }
-        models.push(Model { name, tokenizer, chat_template_kwargs });
+        models.push(Model { name, aliases, tokenizer, chat_template_kwargs });
+    }
+    for (model, group) in models.iter().zip(groups) {
+        for alias in &model.aliases {
+            let mend = "each name leads to one model";
+            if let Some(first) = seen.insert(alias.clone(), &group.name) {
+                problems.push(twice(group, "models.aliases", alias, first, mend));
+            }
+        }
     }
     Ok(models)
 }
@@ -268,7 +277,7 @@ fn is_listened_twice(
     true
 }
 
-fn missing(group: &Group, path: &str, mend: &str) -> Problem {
+pub(super) fn missing(group: &Group, path: &str, mend: &str) -> Problem {
     Problem {
         fault: Fault::Invalid,
         key: group.shown(path),
@@ -278,7 +287,7 @@ fn missing(group: &Group, path: &str, mend: &str) -> Problem {
     }
 }
 
-fn twice(group: &Group, path: &str, name: &str, first: &str, mend: &str) -> Problem {
+pub(super) fn twice(group: &Group, path: &str, name: &str, first: &str, mend: &str) -> Problem {
     Problem {
         fault: Fault::Conflict,
         key: group.shown(path),

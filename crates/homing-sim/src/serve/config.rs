@@ -1,5 +1,6 @@
 //! What can be set about a mock.
 
+use super::faults::Faults;
 use super::groups::Groups;
 use crate::engine::EngineConfig;
 use homing_wire::kv_events::{Hashes, Layout};
@@ -40,6 +41,10 @@ pub struct MockConfig {
     pub kv_hashes: Hashes,
     /// Which groups they are about.
     pub kv_groups: Groups,
+    /// What it does wrong.
+    pub faults: Faults,
+    /// The key that `/v1/..` asks for, as vLLM's `--api-key` does; `None`: none.
+    pub api_key: Option<String>,
     /// The largest request body in bytes; beyond it: 413.
     pub max_body: usize,
     /// Connections at once; further ones wait to be accepted.
@@ -66,6 +71,8 @@ impl Default for MockConfig {
             kv_layout: Layout::latest(),
             kv_hashes: Hashes::Int,
             kv_groups: Groups::Single,
+            faults: Faults::default(),
+            api_key: None,
             max_body: 32 << 20,
             max_connections: 4096,
         }

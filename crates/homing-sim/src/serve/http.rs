@@ -7,6 +7,7 @@
 use super::answer::{Stream, whole};
 use super::ask::{Accepted, Api, accept, rank};
 use super::driver::Driver;
+use super::faults::{Failing, Faults, Never};
 use super::info;
 use super::model::Model;
 use super::refusal::Refusal;
@@ -54,6 +55,11 @@ pub(super) struct App {
     pub(super) places: Arc<Semaphore>,
     /// Numbers answers.
     pub(super) answers: AtomicU64,
+    pub(super) faults: Faults,
+    pub(super) failing: Failing,
+    pub(super) api_key: Option<String>,
+    /// Cancelled when it has been told to stop.
+    pub(super) stopping: CancellationToken,
 }
 
 /// Serves until `stop`; then requests in flight have `grace` to end.
@@ -73,8 +79,14 @@ pub(super) async fn serve(
             let slot = slots.clone().acquire_owned().await.ok();
             (slot, listener.accept().await)
         };
+        let over = async {
+            stop.cancelled().await;
+            if app.faults.green_drain {
+                tokio::time::sleep(grace).await;
+            }
+        };
         let (slot, stream) = tokio::select! {
-            () = stop.cancelled() => break,
+            () = over => break,
             (slot, accepted) = accepted => match accepted {
                 Ok((stream, _)) => (slot, stream),
                 Err(error) => {
@@ -124,6 +136,10 @@ async fn connection(app: Arc<App>, stream: TcpStream, stop: CancellationToken) {
 impl App {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let anthropic = request.uri().path().starts_with(MESSAGES);
+        if !self.admits(&request) {
+            let body = json!({"error": "Unauthorized"});
+            return json_answer(StatusCode::UNAUTHORIZED, &body);
+        }
         let answer = match (request.method(), request.uri().path()) {
             (&Method::POST, "/v1/chat/completions") => self.generate(Api::Chat, request).await,
             (&Method::POST, "/v1/completions") => self.generate(Api::Completion, request).await,
@@ -168,7 +184,19 @@ impl App {
         })
     }
 
+    /// As vLLM does: what is under `/v1` wants the key.
+    fn admits(&self, request: &Request<Incoming>) -> bool {
+        let Some(key) = &self.api_key else { return true };
+        let shown = request.headers().get(http::header::AUTHORIZATION);
+        let shown = shown.and_then(|v| v.to_str().ok()?.strip_prefix("Bearer "));
+        !request.uri().path().starts_with("/v1") || shown == Some(key)
+    }
+
     async fn generate(&self, api: Api, request: Request<Incoming>) -> Result<Answer, Refusal> {
+        let drains = self.faults.green_drain && self.stopping.is_cancelled();
+        if drains || self.failing.is_next(self.faults.fail_every) {
+            return Err(Refusal::broken("the engine is dead"));
+        }
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             return Err(Refusal::busy(self.driver.max_queued()));
         };
@@ -176,6 +204,12 @@ impl App {
         let id = self.answer_id(api, given);
         let rank = rank(request.headers(), &self.driver)?;
         let body = self.body(request).await?;
+        if self.faults.hang {
+            if !wants_stream(&body) {
+                std::future::pending::<()>().await;
+            }
+            return Ok(stream_of(Never));
+        }
         let accepted = accept(api, rank, &body, &self.served, &self.model, &self.driver)?;
         drop(body);
         let frame = Frame {
@@ -200,10 +234,7 @@ impl App {
         frame: Frame,
         place: tokio::sync::OwnedSemaphorePermit,
     ) -> Answer {
-        let mut answer = Response::new(Stream::new(accepted, frame, place).boxed());
-        let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
-        answer.headers_mut().insert(CONTENT_TYPE, kind);
-        answer
+        stream_of(Stream::new(accepted, frame, place))
     }
 
     async fn tokenize(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
@@ -274,6 +305,21 @@ const PATHS: [&str; 13] = [
     "/reset_prefix_cache",
     "/mock/cache",
 ];
+
+fn stream_of<B>(body: B) -> Answer
+where
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + Sync + 'static,
+{
+    let mut answer = Response::new(body.boxed());
+    let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+fn wants_stream(body: &[u8]) -> bool {
+    let body: Option<Value> = serde_json::from_slice(body).ok();
+    body.is_some_and(|body| body["stream"] == true)
+}
 
 fn not_found() -> Answer {
     json_answer(StatusCode::NOT_FOUND, &json!({"detail": "Not Found"}))

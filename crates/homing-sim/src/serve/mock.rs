@@ -2,6 +2,7 @@
 
 use super::config::MockConfig;
 use super::driver::Driver;
+use super::faults::Failing;
 use super::feed::{Feed, FeedConfig, FeedError};
 use super::groups::{Groups, WINDOW_BLOCKS};
 use super::http::{App, serve};
@@ -91,6 +92,10 @@ impl Mock {
             details: !config.stock,
             places: Arc::new(Semaphore::new(places)),
             answers: AtomicU64::new(0),
+            faults: config.faults,
+            failing: Failing::default(),
+            api_key: config.api_key,
+            stopping: CancellationToken::new(),
         };
         let max_connections = config.max_connections;
         Ok(Self { app: Arc::new(app), listener, address, max_connections })
@@ -127,9 +132,25 @@ impl Mock {
     /// Where the runtime doesn't take the socket.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> std::io::Result<()> {
         let listener = TcpListener::from_std(self.listener)?;
-        let (stop, halt) = (CancellationToken::new(), CancellationToken::new());
+        let (stop, halt) = (self.app.stopping.clone(), CancellationToken::new());
         let driver = self.app.driver.clone();
-        let engine = driver.run(halt.clone());
+        let mute = self.app.faults.mute_on_term;
+        let engine = async {
+            let turns = driver.run(halt.clone());
+            tokio::pin!(turns);
+            if mute {
+                // From then on nobody turns it: what is open stays open, and nothing comes.
+                let ended = tokio::select! {
+                    () = turns.as_mut() => true,
+                    () = stop.cancelled() => false,
+                };
+                halt.cancelled().await;
+                if ended {
+                    return;
+                }
+            }
+            turns.await;
+        };
         let front = serve(self.app, listener, self.max_connections, stop.clone(), GRACE);
         let watch = async {
             shutdown.await;

@@ -27,6 +27,7 @@ mod ask;
 mod clock;
 mod config;
 mod driver;
+mod faults;
 mod feed;
 mod groups;
 mod http;
@@ -40,6 +41,7 @@ mod shape;
 mod window;
 
 pub use config::MockConfig;
+pub use faults::Faults;
 pub use groups::Groups;
 pub use mock::{Mock, MockHandle, StartError};
 pub use model::PromptCodec;

@@ -9,6 +9,7 @@
 //! not looked into is scanned by serde_json without recursion.
 
 mod messages;
+mod model;
 mod opening;
 mod prompt;
 mod responses;
@@ -17,6 +18,7 @@ mod top;
 mod usage;
 
 pub use messages::MessagesView;
+pub use model::{model_of, with_model};
 pub use opening::{Opening, PieceKind};
 pub use prompt::PromptInput;
 pub use responses::ResponsesView;

@@ -148,6 +148,7 @@ mod tests {
     fn a_tokenizer_that_is_not_there_is_a_fact() {
         let model = |name: &str, folder: Option<&str>| settings::Model {
             name: name.into(),
+            aliases: Vec::new(),
             tokenizer: folder.map(settings::Tokenizer::of),
             chat_template_kwargs: Map::new(),
         };

@@ -145,6 +145,9 @@ fn wanted(
         Endpoint::Responses => ChatBody::from_responses(body)?,
         Endpoint::Messages | Endpoint::CountTokens => ChatBody::from_messages(body, None)?,
         Endpoint::Completions => return completion(name, body),
+        Endpoint::Embeddings | Endpoint::PassThrough => {
+            return Err(PromptError::Unsupported("what is no prompt"));
+        }
     };
     asking(chat.question(name, &model.chat_template_kwargs)?)
 }

@@ -5,7 +5,12 @@ use super::*;
 use serde_json::Value;
 
 fn model() -> Model {
-    Model { name: "m".to_owned(), tokenizer: None, chat_template_kwargs: Default::default() }
+    Model {
+        name: "m".to_owned(),
+        aliases: Vec::new(),
+        tokenizer: None,
+        chat_template_kwargs: Default::default(),
+    }
 }
 
 fn question(endpoint: Endpoint, body: &Value) -> Value {
