@@ -37,10 +37,10 @@ const EXAMPLES: &str = "Examples:
 enum Command {
     /// Install what is missing, then check and test everything.
     ///
-    /// Steps, cheap to dear: setup (apt, pip into ~/.cache/homing-venv, cargo-deny into
-    /// ~/.cache/homing-tools), fmt, tidy, tokenizer, clippy, deny, build, sim (homing-sim without its
-    /// server), tests, doctests, docs, python (the black-box tests of e2e/python), accept. Everything
-    /// is built with the profile `ci`, in $CARGO_TARGET_DIR or ~/.cache/homing-target. The first
+    /// Steps, cheap to dear: setup (apt, pip into ~/.cache/homing-venv, npm into ~/.cache/homing-node,
+    /// cargo-deny into ~/.cache/homing-tools), fmt, tidy, tokenizer, clippy, deny, build, sim (homing-sim
+    /// without its server), tests, doctests, docs, python and node (the black-box tests of e2e), accept.
+    /// Everything is built with the profile `ci`, in $CARGO_TARGET_DIR or ~/.cache/homing-target. The first
     /// failure stops; the last line is `N passed, N failed, N skipped`, counting steps.
     Test(test::Args),
     /// Check the crate graph and the sources against the rules of ARCHITECTURE.md.

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The steps, in the order of their run.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "setup",
     "fmt",
     "tidy",
@@ -24,6 +24,7 @@ const NAMES: [&str; 13] = [
     "doctests",
     "docs",
     "python",
+    "node",
     "accept",
 ];
 
@@ -54,6 +55,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     steps.step("setup", || {
         tools::system(root)?;
         tools::venv(root)?;
+        tools::node_modules(root)?;
         tools::cargo_deny(root).map(|_| Outcome::Passed)
     });
     steps.step("fmt", || must_run(ci(root).args(["fmt", "--all", "--check"])).map(passed));
@@ -84,6 +86,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
         .map(passed)
     });
     steps.step("python", || python(root, &binary).map(passed));
+    steps.step("node", || node(root, &binary));
     steps.step("accept", || accept::run(root, &binary, &[]));
 
     println!("{}", steps.summary());
@@ -130,6 +133,21 @@ fn python(root: &Path, binary: &Path) -> Result<()> {
     anyhow::ensure!(binary.exists(), "{} is not built", binary.display());
     let python = tools::venv(root).context("the black-box tests need their venv")?;
     must_run(program(root, python).args(["-B", "e2e/python/run.py"]).env("HOMING_BIN", binary))
+}
+
+/// The same with Node's SDKs.
+fn node(root: &Path, binary: &Path) -> Result<Outcome> {
+    anyhow::ensure!(binary.exists(), "{} is not built", binary.display());
+    let Some(packages) = tools::node_modules(root)? else {
+        return Ok(Outcome::Skipped("Node.js is too old for the SDKs".to_owned()));
+    };
+    must_run(
+        program(root, "node")
+            .args(["--test", "--test-reporter=spec", "e2e/node/"])
+            .env("HOMING_BIN", binary)
+            .env("HOMING_NODE", packages),
+    )?;
+    Ok(Outcome::Passed)
 }
 
 #[cfg(test)]
