@@ -6,6 +6,7 @@
 mod accept;
 mod cargo;
 mod fuzz;
+mod soak;
 mod steps;
 mod test;
 mod tidy;
@@ -30,6 +31,7 @@ const EXAMPLES: &str = "Examples:
   cargo xtask test --fast          while working: format, tidy, clippy, tests
   cargo xtask test --only tidy,clippy
   cargo xtask fuzz --secs 300 kv_events
+  cargo xtask soak --minutes 480   chaos for a night
   cargo xtask tokenizer            after a change of the tokenizer's maker
   HOMING_BIN=... python3 e2e/python/run.py 'test_recordings*'   some black-box tests alone";
 
@@ -54,6 +56,11 @@ enum Command {
     /// The inputs begin with testdata; what is worth keeping stays in ~/.cache/homing-fuzz. The first build takes
     /// minutes.
     Fuzz(fuzz::Args),
+    /// Run the router among engines that die, stop and flap and clients that vanish, for as long as is wanted.
+    ///
+    /// The tests do it for a minute. A line a minute says how it goes; it ends with the first thing that is
+    /// wrong, or with whether memory, descriptors and gauges are where they were.
+    Soak(soak::Args),
     /// Write the project's own tokenizer.json and chat template, which mock and router share.
     Tokenizer {
         /// Write nothing; fail if the files in the tree are not what the maker makes.
@@ -90,6 +97,7 @@ fn run(command: Command) -> Result<bool> {
     match command {
         Command::Test(args) => test::run(&root, &args),
         Command::Fuzz(args) => fuzz::run(&root, &args),
+        Command::Soak(args) => soak::run(&root, &args).map(|()| true),
         Command::Tidy => tidy::run(&root).map(|()| true),
         Command::Tokenizer { check: true } => check_tokenizer(&root).map(|()| true),
         Command::Tokenizer { check: false } => {
