@@ -265,7 +265,7 @@ def metric(text, name, **labels):
     """The sum of a metric in a Prometheus text over its label sets that have these labels."""
     total = 0.0
     for line in text.splitlines():
-        found = re.match(r"(\w+)(\{.*\})?\s+(\S+)", line)
+        found = re.match(r"([\w:]+)(\{.*\})?\s+(\S+)", line)
         if found and found.group(1) == name:
             has = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', found.group(2) or ""))
             if all(has.get(k) == v for k, v in labels.items()):

@@ -5,7 +5,9 @@
 
 mod accept;
 mod cargo;
+mod dist;
 mod fuzz;
+mod soak;
 mod steps;
 mod test;
 mod tidy;
@@ -29,7 +31,9 @@ const EXAMPLES: &str = "Examples:
   cargo xtask test                 what CI runs; installs what it needs
   cargo xtask test --fast          while working: format, tidy, clippy, tests
   cargo xtask test --only tidy,clippy
+  cargo xtask dist                 packages of a release build, into target/dist
   cargo xtask fuzz --secs 300 kv_events
+  cargo xtask soak --minutes 480   chaos for a night
   cargo xtask tokenizer            after a change of the tokenizer's maker
   HOMING_BIN=... python3 e2e/python/run.py 'test_recordings*'   some black-box tests alone";
 
@@ -37,10 +41,10 @@ const EXAMPLES: &str = "Examples:
 enum Command {
     /// Install what is missing, then check and test everything.
     ///
-    /// Steps, cheap to dear: setup (apt, pip into ~/.cache/homing-venv, cargo-deny into
-    /// ~/.cache/homing-tools), fmt, tidy, tokenizer, clippy, deny, build, sim (homing-sim without its
-    /// server), tests, doctests, docs, python (the black-box tests of e2e/python), accept. Everything
-    /// is built with the profile `ci`, in $CARGO_TARGET_DIR or ~/.cache/homing-target. The first
+    /// Steps, cheap to dear: setup (apt, pip into ~/.cache/homing-venv, npm into ~/.cache/homing-node,
+    /// cargo-deny into ~/.cache/homing-tools), fmt, tidy, tokenizer, clippy, deny, build, sim (homing-sim
+    /// without its server), tests, doctests, docs, python and node (the black-box tests of e2e), dist (the
+    /// packages), accept. Everything is built with the profile `ci`, in $CARGO_TARGET_DIR or ~/.cache/homing-target. The first
     /// failure stops; the last line is `N passed, N failed, N skipped`, counting steps.
     Test(test::Args),
     /// Check the crate graph and the sources against the rules of ARCHITECTURE.md.
@@ -54,6 +58,13 @@ enum Command {
     /// The inputs begin with testdata; what is worth keeping stays in ~/.cache/homing-fuzz. The first build takes
     /// minutes.
     Fuzz(fuzz::Args),
+    /// Make the packages: a .deb, a .tar.gz, and their checksums, of the release binary and the files in dist/.
+    Dist(dist::Args),
+    /// Run the router among engines that die, stop and flap and clients that vanish, for as long as is wanted.
+    ///
+    /// The tests do it for a minute. A line a minute says how it goes; it ends with the first thing that is
+    /// wrong, or with whether memory, descriptors and gauges are where they were.
+    Soak(soak::Args),
     /// Write the project's own tokenizer.json and chat template, which mock and router share.
     Tokenizer {
         /// Write nothing; fail if the files in the tree are not what the maker makes.
@@ -90,6 +101,8 @@ fn run(command: Command) -> Result<bool> {
     match command {
         Command::Test(args) => test::run(&root, &args),
         Command::Fuzz(args) => fuzz::run(&root, &args),
+        Command::Soak(args) => soak::run(&root, &args).map(|()| true),
+        Command::Dist(args) => dist::run(&root, &args).map(|()| true),
         Command::Tidy => tidy::run(&root).map(|()| true),
         Command::Tokenizer { check: true } => check_tokenizer(&root).map(|()| true),
         Command::Tokenizer { check: false } => {

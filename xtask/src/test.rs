@@ -3,15 +3,15 @@
 //! Beside `steps`, which knows how to run a list, this is the list. Every build uses the profile `ci`
 //! and the whole workspace, so that features and artefacts are the same from step to step.
 
-use crate::cargo::{Profile, binary, build, cargo, must_run, program, succeeds};
+use crate::cargo::{Profile, binary, build, cargo, must_run, program, succeeds, target_dir};
 use crate::steps::{Outcome, Steps};
-use crate::{accept, check_tokenizer, tidy, tools};
+use crate::{accept, check_tokenizer, dist, tidy, tools};
 use anyhow::{Context as _, Result};
 use std::path::Path;
 use std::process::Command;
 
 /// The steps, in the order of their run.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 15] = [
     "setup",
     "fmt",
     "tidy",
@@ -24,6 +24,8 @@ const NAMES: [&str; 13] = [
     "doctests",
     "docs",
     "python",
+    "node",
+    "dist",
     "accept",
 ];
 
@@ -54,6 +56,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     steps.step("setup", || {
         tools::system(root)?;
         tools::venv(root)?;
+        tools::node_modules(root)?;
         tools::cargo_deny(root).map(|_| Outcome::Passed)
     });
     steps.step("fmt", || must_run(ci(root).args(["fmt", "--all", "--check"])).map(passed));
@@ -84,6 +87,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
         .map(passed)
     });
     steps.step("python", || python(root, &binary).map(passed));
+    steps.step("node", || node(root, &binary));
+    steps.step("dist", || packages(root, &binary));
     steps.step("accept", || accept::run(root, &binary, &[]));
 
     println!("{}", steps.summary());
@@ -130,6 +135,33 @@ fn python(root: &Path, binary: &Path) -> Result<()> {
     anyhow::ensure!(binary.exists(), "{} is not built", binary.display());
     let python = tools::venv(root).context("the black-box tests need their venv")?;
     must_run(program(root, python).args(["-B", "e2e/python/run.py"]).env("HOMING_BIN", binary))
+}
+
+/// The same with Node's SDKs.
+fn node(root: &Path, binary: &Path) -> Result<Outcome> {
+    anyhow::ensure!(binary.exists(), "{} is not built", binary.display());
+    let Some(packages) = tools::node_modules(root)? else {
+        return Ok(Outcome::Skipped("Node.js is too old for the SDKs".to_owned()));
+    };
+    must_run(
+        program(root, "node")
+            .args(["--test", "--test-reporter=spec", "e2e/node/"])
+            .env("HOMING_BIN", binary)
+            .env("HOMING_NODE", packages),
+    )?;
+    Ok(Outcome::Passed)
+}
+
+/// The packages, made of the binary of the tests, and looked at.
+fn packages(root: &Path, binary: &Path) -> Result<Outcome> {
+    if !dist::possible(root) {
+        return Ok(Outcome::Skipped("dpkg-deb is not on this machine".to_owned()));
+    }
+    let out = target_dir(root, Profile::Ci).join("dist");
+    dist::make(root, binary, &out)?;
+    let python = tools::venv(root)?;
+    must_run(program(root, python).args(["-B", "e2e/python/check_packages.py"]).arg(out))?;
+    Ok(Outcome::Passed)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Installs what the tests need and a fresh machine lacks.
 //!
 //! Nothing is installed twice: each tool is looked for first. System packages come by apt (a C and a
-//! C++ compiler, Python with venv), Python packages by pip into a venv of the project's own, and
-//! cargo-deny from crates.io into a folder of the project's own, so that nothing of the user's changes.
+//! C++ compiler, Python with venv, Node.js), Python packages by pip into a venv of the project's own, Node's by
+//! npm and cargo-deny from crates.io into folders of the project's own, so that nothing of the user's changes.
 
 use crate::cargo::{cache, must_run, program, succeeds};
 use anyhow::{Context as _, Result, ensure};
@@ -12,12 +12,17 @@ use std::path::{Path, PathBuf};
 const CARGO_DENY: &str = "0.20.2";
 
 /// A thing that must be there, how to see it, and the Debian package that brings it.
-const SYSTEM: [(&str, &[&str], &str); 4] = [
+const SYSTEM: [(&str, &[&str], &str); 6] = [
     ("cc", &["--version"], "gcc"),
     ("c++", &["--version"], "g++"),
     ("python3", &["--version"], "python3"),
     ("python3", &["-c", "import venv, ensurepip"], "python3-venv"),
+    ("node", &["--version"], "nodejs"),
+    ("npm", &["--version"], "npm"),
 ];
+
+/// The oldest Node.js that the SDKs in `e2e/node/package.json` run on.
+const NODE: u32 = 20;
 
 /// Brings the system packages; `apt-get` runs only when one is missing.
 pub(crate) fn system(root: &Path) -> Result<()> {
@@ -72,6 +77,48 @@ pub(crate) fn venv(root: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
+/// A folder whose `node_modules` has the packages of `e2e/node/package-lock.json`, filled first if need be;
+/// `None` where Node.js is too old for them, as some distributions' is.
+pub(crate) fn node_modules(root: &Path) -> Result<Option<PathBuf>> {
+    let version = program(root, "node").arg("--version").output().context("cannot start `node`")?;
+    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+    if node_major(&version).is_none_or(|major| major < NODE) {
+        println!("Node.js is `{version}`, and the SDKs need {NODE}");
+        return Ok(None);
+    }
+    let (dir, from) = (cache("homing-node"), root.join("e2e/node"));
+    let read = |path: PathBuf| {
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let lock = "package-lock.json";
+    let wanted = read(from.join(lock))?;
+    // npm writes this one itself, last of all: it tells what is there, not what was to be
+    let filled = dir.join("node_modules/.package-lock.json").exists();
+    if filled && read(dir.join(lock)).is_ok_and(|had| had == wanted) {
+        println!("Node packages: all here, in {}", dir.display());
+        return Ok(Some(dir));
+    }
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    for name in ["package.json", lock] {
+        let copied = std::fs::copy(from.join(name), dir.join(name));
+        copied.with_context(|| format!("cannot copy {name} into {}", dir.display()))?;
+    }
+    // no package's own script runs: none of these needs one
+    must_run(program(&dir, "npm").args([
+        "ci",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+        "--silent",
+    ]))?;
+    Ok(Some(dir))
+}
+
+/// The first number of `v20.1.2`.
+fn node_major(version: &str) -> Option<u32> {
+    version.strip_prefix('v')?.split('.').next()?.parse().ok()
+}
+
 /// The cargo-deny of the version that `deny.toml` is written for, built first if need be.
 pub(crate) fn cargo_deny(root: &Path) -> Result<PathBuf> {
     let dir = cache("homing-tools");
@@ -98,4 +145,17 @@ pub(crate) fn cargo_deny(root: &Path) -> Result<PathBuf> {
     let _ = std::fs::remove_dir_all(&scratch);
     ensure!(binary.exists(), "cargo install left no {}", binary.display());
     Ok(binary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_major_version_of_node_is_read() {
+        assert_eq!(node_major("v20.20.2"), Some(20));
+        assert_eq!(node_major("v9"), Some(9));
+        assert_eq!(node_major(""), None);
+        assert_eq!(node_major("node: not found"), None);
+    }
 }

@@ -91,6 +91,9 @@ pub(super) fn request(
 
 /// Turns a worker's headers into a client's.
 pub(super) fn response_headers(headers: &mut HeaderMap, record: &Record) {
+    if !one_length(headers) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     let hop = Hop::of(headers);
     let drop: Vec<HeaderName> =
         headers.keys().filter(|n| hop.has(n) || is_ours(n)).cloned().collect();
@@ -98,6 +101,15 @@ pub(super) fn response_headers(headers: &mut HeaderMap, record: &Record) {
         headers.remove(name);
     }
     own_headers(headers, record);
+}
+
+/// A length that others read as we do. Beside chunks it is void, and a list of the same number is that number once
+/// (RFC 9112, 6.3): the body knows how long it is, and what the worker wrote would be believed behind us.
+fn one_length(headers: &HeaderMap) -> bool {
+    let mut told = headers.get_all(header::CONTENT_LENGTH).iter();
+    let Some(length) = told.next() else { return true };
+    let plain = length.as_bytes().iter().all(u8::is_ascii_digit);
+    plain && told.next().is_none() && !headers.contains_key(header::TRANSFER_ENCODING)
 }
 
 /// What every answer to a generating request says, a refusal too (R26).

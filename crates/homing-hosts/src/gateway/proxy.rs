@@ -60,10 +60,10 @@ pub(super) async fn handle(
             let (idle, pace) = (settings.upstream.idle_timeout, pace.clone());
             let limits = Limits { idle, until, pace, gone: record.gone.take() };
             let relay = match body {
-                Answered::Plain(body, live) => {
+                Answered::Plain(body, first, live) => {
                     let kind = response.headers().get(CONTENT_TYPE).map(|v| v.as_bytes());
                     let json = kind.is_some_and(|k| k.starts_with(b"application/json"));
-                    Relay::plain(body, live, record, limits, json)
+                    Relay::plain(body, first, live, record, limits, json)
                 }
                 Answered::Stream(body, begun, live) => {
                     Relay::stream(body, begun, live, record, limits)
@@ -82,7 +82,7 @@ struct Answer {
 }
 
 enum Answered {
-    Plain(Incoming, Option<homing_runtime::guard::Live>),
+    Plain(Incoming, Bytes, Option<homing_runtime::guard::Live>),
     Stream(Incoming, Box<Begun>, homing_runtime::guard::Live),
 }
 
@@ -260,12 +260,19 @@ struct Sending<'a> {
     until: Instant,
 }
 
+/// What was read of an answer before its head is sent on.
+enum Opening {
+    Stream(Box<Begun>),
+    /// Of one that nobody follows; its first bytes.
+    Plain(Bytes),
+}
+
 /// What became of one dispatch.
 enum Dispatched {
     /// The worker has begun to answer.
-    Begun(Response<()>, Incoming, Option<Box<Begun>>),
-    /// It answered with an error, which passes.
-    Error(Response<()>, Incoming),
+    Begun(Response<()>, Incoming, Opening),
+    /// It answered with an error, which passes; and the first bytes of that.
+    Error(Response<()>, Incoming, Bytes),
     /// It failed before it had begun.
     Failed(Failure),
     /// It let its first byte wait for too long.
@@ -318,12 +325,12 @@ impl Sending<'_> {
                 record.outcome = outcome;
                 forward::response_headers(response.headers_mut(), record);
                 let body = match begun {
-                    Some(begun) => Answered::Stream(body, begun, live),
-                    None => Answered::Plain(body, Some(live)),
+                    Opening::Stream(begun) => Answered::Stream(body, begun, live),
+                    Opening::Plain(first) => Answered::Plain(body, first, Some(live)),
                 };
                 Ok(Attempt::Answered(Answer { response, body }))
             }
-            Dispatched::Error(mut response, body) => {
+            Dispatched::Error(mut response, body, first) => {
                 let outcome = match overloaded(&response) {
                     // Backpressure and no fault: somebody else may serve it; else the answer stands.
                     Some(failure) if self.place.is_some() => match checked.failed(failure).await {
@@ -337,7 +344,7 @@ impl Sending<'_> {
                 };
                 record.outcome = outcome;
                 forward::response_headers(response.headers_mut(), record);
-                let body = Answered::Plain(body, None);
+                let body = Answered::Plain(body, first, None);
                 Ok(Attempt::Answered(Answer { response, body }))
             }
             Dispatched::Failed(_) if self.place.is_none() => {
@@ -389,21 +396,26 @@ impl Sending<'_> {
             // Switching protocols, or a status that HTTP doesn't have: no answer to this request.
             return Dispatched::Failed(Failure::Broken);
         }
-        if !status.is_success() {
-            return Dispatched::Error(response, body);
-        }
         let headers = response.headers();
         let kind = headers.get(CONTENT_TYPE).map(|v| v.as_bytes());
         let events = kind.is_some_and(|k| k.starts_with(b"text/event-stream"));
         // Of compressed events nothing can be seen: they pass like anything else.
-        if !events || headers.contains_key(CONTENT_ENCODING) {
+        if !status.is_success() || !events || headers.contains_key(CONTENT_ENCODING) {
+            let first = gone.or_late(first_byte, relay::first(&mut body)).await;
             record.gone = Some(gone);
-            return Dispatched::Begun(response, body, None);
+            return match first {
+                Ok(Ok(first)) if status.is_success() => {
+                    Dispatched::Begun(response, body, Opening::Plain(first))
+                }
+                Ok(Ok(first)) => Dispatched::Error(response, body, first),
+                Ok(Err(_)) | Err(Late::Gone) => Dispatched::Failed(Failure::Broken),
+                Err(Late::Slow) => Dispatched::TimedOut,
+            };
         }
         let begun = gone.or_late(first_byte, relay::begin(&mut body, self.api)).await;
         record.gone = Some(gone);
         match begun {
-            Ok(Ok(begun)) => Dispatched::Begun(response, body, Some(begun)),
+            Ok(Ok(begun)) => Dispatched::Begun(response, body, Opening::Stream(begun)),
             Ok(Err(_)) | Err(Late::Gone) => Dispatched::Failed(Failure::Broken),
             Err(Late::Slow) => Dispatched::TimedOut,
         }

@@ -90,9 +90,11 @@ pub(super) struct Limits {
 }
 
 impl Relay {
-    /// An answer that is no stream of events, or that nobody needs to follow. `json`: it may tell its usage.
+    /// An answer that is no stream of events, or that nobody needs to follow. `first` was read of it before the
+    /// head went out; `json`: it may tell its usage.
     pub(super) fn plain(
         body: Incoming,
+        first: Bytes,
         live: Option<Live>,
         record: Record,
         limits: Limits,
@@ -100,7 +102,11 @@ impl Relay {
     ) -> Self {
         let mut relay = Self::new(body, live, record, limits);
         relay.copy = (json && relay.live.is_some()).then(Vec::new);
-        relay.end_if_complete();
+        if first.is_empty() {
+            relay.end_if_complete();
+        } else {
+            relay.ready = relay.pass(first);
+        }
         relay
     }
 
@@ -319,8 +325,29 @@ impl Body for Relay {
 
     fn size_hint(&self) -> SizeHint {
         // Of a stream bytes are held and others added.
-        if self.scanner.is_some() { SizeHint::default() } else { self.body.size_hint() }
+        if self.scanner.is_some() {
+            return SizeHint::default();
+        }
+        let ready = self.ready.as_ref().map_or(0, |b| b.len() as u64);
+        let rest = self.body.size_hint();
+        rest.exact().map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest + ready))
     }
+}
+
+/// Reads the first bytes of a body that nobody follows; none if it has none. A head that nothing follows is no
+/// answer: it could not even be sent on, the connection would be closed without a word.
+///
+/// # Errors
+/// When the worker breaks off.
+pub(super) async fn first(body: &mut Incoming) -> Result<Bytes, hyper::Error> {
+    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+        match frame?.into_data() {
+            Ok(bytes) if bytes.is_empty() => {}
+            Ok(bytes) => return Ok(bytes),
+            Err(_trailers) => break,
+        }
+    }
+    Ok(Bytes::new())
 }
 
 /// The beginning of a stream, read before its head is sent on.
