@@ -3,6 +3,7 @@
 //! Everything here happens under the partition's lock, in one critical section a call: resolve, select
 //! and book can't be torn apart by another request.
 //!
+//! * `board`: its targets as policies see them; `survey`: as they are for one request;
 //! * `decide`: where a request goes, as a function that changes nothing;
 //! * `weigh`: whether a Soft session stays;
 //! * `place`: acting on it: resolve, book, wait or refuse;
@@ -16,6 +17,7 @@
 //! * `check`: what must always be true;
 //! * `wake`: who is busy or overloaded, and who is woken when that changes.
 
+mod board;
 mod check;
 mod decide;
 mod lines;
@@ -26,6 +28,7 @@ mod ready;
 mod remember;
 mod running;
 mod shown;
+mod survey;
 mod turnover;
 mod wake;
 mod weigh;
@@ -48,6 +51,7 @@ use crate::select::policy::Policy;
 use crate::settings::{CoreSettings, Mode, OnDown, OnFailure, OnOverload};
 use crate::time::Time;
 use crate::trust::Book;
+use board::Board;
 use decide::{No, standing};
 use lines::{Lines, Queued};
 use overload::Detector;
@@ -71,6 +75,7 @@ pub struct Partition {
     settings: CoreSettings,
     /// In the order of ids.
     rows: Vec<Row>,
+    board: Board,
     unplaced: Unplaced,
     /// `None`: sessions are passive (R02).
     table: Option<Table>,
@@ -129,6 +134,7 @@ impl Partition {
         Self {
             id,
             rows: Vec::new(),
+            board: Board::default(),
             unplaced: Unplaced::new(),
             table: affinity.ttl_of(role).map(|ttl| Table::new(rules(ttl), writer)),
             ledger: Ledger::default(),
@@ -196,6 +202,7 @@ impl Partition {
             }
             Err(i) => self.rows.insert(i, row),
         }
+        self.rebuild_board();
         self.reassess(Some(id));
         self.wake_all(Some(id));
     }
@@ -210,6 +217,7 @@ impl Partition {
         self.unplaced.remove(&worker);
         self.trust.forget(worker);
         self.paces.forget(worker);
+        self.rebuild_board();
         self.worker_lost = true;
         self.shake_homes();
         self.reassess(None);

@@ -112,6 +112,7 @@ impl Partition {
             }
         }
         for worker in self.reports.expire(self.latest) {
+            self.note_loads(worker);
             self.reassess(Some(worker));
             self.wake_all(Some(worker));
         }

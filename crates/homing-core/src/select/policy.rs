@@ -2,7 +2,8 @@
 //! at before it is asked (R21).
 
 use super::{
-    Candidate, Demand, Kv, Latency, LeastLoaded, PowerOfTwo, Random, RoundRobin, cheapest,
+    Among, Candidate, Costs, Demand, Kv, Latency, LeastLoaded, PowerOfTwo, Random, RoundRobin,
+    cheapest_of,
 };
 use crate::dice::Dice;
 use crate::settings::PolicyKind;
@@ -62,14 +63,27 @@ pub trait Policy: Debug + Send {
         0.0
     }
 
-    /// Picks one: the cheapest, unless the policy knows better. `None` only if there are none.
+    /// Picks one: the cheapest, unless the policy knows better. Gives its place in `among`; `None` only if there are
+    /// none. What each of them costs may be left in `costs`, which comes empty: the decision's record wants it, and
+    /// asks for it again unless it is there.
     fn pick(
         &self,
         demand: &Demand,
-        candidates: &[Candidate],
+        among: Among<'_>,
+        costs: &mut Costs,
         dice: &mut dyn Dice,
     ) -> Option<usize> {
-        cheapest(candidates, demand, self.near(), dice, |c| self.cost(demand, c))
+        costs.extend(among.iter().map(|c| self.cost(demand, c)));
+        cheapest_of(among, costs, demand, self.near(), dice)
+    }
+
+    /// Calls `veto` with the place of each that [`Self::admits`] says no to: one call for all of them.
+    fn vetoes(&self, demand: &Demand, all: &[Candidate], veto: &mut dyn FnMut(usize)) {
+        for (i, candidate) in all.iter().enumerate() {
+            if !self.admits(demand, candidate) {
+                veto(i);
+            }
+        }
     }
 
     /// Whether it decides by itself whether a Soft session stays, whatever `affinity.soft` says: it is then given
