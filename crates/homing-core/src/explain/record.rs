@@ -309,7 +309,7 @@ pub struct Record {
     pub placement: Placement,
     /// Where the policy costs in milliseconds: when the pick's first token was to come,
     pub predicted_ttft_ms: Option<f32>,
-    /// and when the first of all who could have served it.
+    /// and when the first of all who could have served it and are kept.
     pub least_ttft_ms: Option<f32>,
     /// What it waits for, or waited for last.
     pub awaited: Option<Awaited>,

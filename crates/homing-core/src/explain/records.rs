@@ -12,7 +12,7 @@ use crate::ask::{Abandon, Ask, Failure, Refusal};
 use crate::ids::{Target, WorkerId};
 use crate::queue::Line;
 use crate::select::policy::{Parts, Policy, TERMS};
-use crate::select::{Among, Candidate, Demand, Fit};
+use crate::select::{Candidate, Costs, Demand, Fit};
 use crate::time::Time;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -117,27 +117,36 @@ impl Records {
             self.names = names(&policy.terms(demand, one));
             self.in_ms = self.names.iter().any(|name| name.ends_with(IN_MS));
         }
-        let weighed = |c: &Candidate| {
-            let parts = if usable(c.fit) { policy.weigh(demand, c) } else { Parts::default() };
-            Weighed::of(c, parts)
-        };
         let mut kept: SmallVec<[u32; WHOLE]> = SmallVec::new();
         if all.len() > WHOLE {
             kept = choose(weighing);
-            self.ring.weigh(slot, kept.iter().map(|i| weighed(&all[*i as usize])));
         } else {
-            self.ring.weigh(slot, all.iter().map(weighed));
+            kept.extend(0..all.len() as u32);
         }
-        let in_ms = self.in_ms;
+        let mut known = weighing.kept.iter().zip(weighing.costs.weights()).peekable();
+        let (mut least, mut predicted) = (f32::INFINITY, None);
+        let each = kept.iter().map(|i| {
+            let c = &all[*i as usize];
+            let weight = match known.next_if(|(number, _)| *number == i) {
+                Some((_, weight)) => *weight,
+                None if usable(c.fit) => policy.weigh(demand, c),
+                None => return Weighed::of(c, Parts::default()),
+            };
+            if !c.fit.any(ineligible) {
+                least = least.min(weight.first_ms);
+            }
+            if pick == Some(*i as usize) {
+                predicted = Some(weight.first_ms);
+            }
+            Weighed::of(c, weight.parts)
+        });
+        self.ring.weigh(slot, each);
         let Some(record) = self.ring.get_mut(slot) else { return };
         record.against = against(fits);
-        record.left_out = if kept.is_empty() { 0 } else { (all.len() - kept.len()) as u32 };
-        if in_ms {
-            let ttft = |c: &Candidate| c.ttft_ms(demand) as f32;
-            record.predicted_ttft_ms = pick.and_then(|i| all.get(i)).map(ttft);
-            let those = if kept.is_empty() { Among::from(all) } else { Among::some(all, &kept) };
-            let could = those.iter().filter(|c| !c.fit.any(ineligible));
-            record.least_ttft_ms = could.map(ttft).min_by(f32::total_cmp);
+        record.left_out = u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
+        if self.in_ms {
+            record.predicted_ttft_ms = predicted;
+            record.least_ttft_ms = Some(least).filter(|ms| ms.is_finite());
         }
     }
 
@@ -282,7 +291,7 @@ fn against(fits: &[Fit]) -> [u32; Fit::COUNT] {
 /// choice has not asked it.
 fn choose(weighing: &Weighing<'_>) -> SmallVec<[u32; WHOLE]> {
     let Weighing { policy, demand, all, fits, ineligible, .. } = *weighing;
-    let mut known = weighing.kept.iter().zip(weighing.costs).peekable();
+    let mut known = weighing.kept.iter().zip(weighing.costs.costs()).peekable();
     // The best so far, in order.
     let mut best: SmallVec<[(f64, u32); BEST + 1]> = SmallVec::new();
     let mut worst = f64::INFINITY;
@@ -318,7 +327,7 @@ pub(crate) struct Weighing<'a> {
     pub(crate) fits: &'a [Fit],
     /// The numbers of those that the policy was asked about, and what they cost, if it has said so.
     pub(crate) kept: &'a [u32],
-    pub(crate) costs: &'a [f64],
+    pub(crate) costs: &'a Costs,
     pub(crate) pick: Option<usize>,
     /// Where its session lives.
     pub(crate) home: Range<usize>,

@@ -9,6 +9,7 @@
 //! learned): [`super::Partition::check`] makes it anew and compares.
 
 use crate::dice::Dice;
+use crate::explain::WHOLE;
 use crate::ids::{DpRank, NameId, Target, WorkerId};
 use crate::index::Overlap;
 use crate::load::{Load, Pace};
@@ -109,14 +110,16 @@ impl Field {
         self.kept.iter().any(|i| at.contains(&(*i as usize)))
     }
 
-    /// The number of the one that the policy picks among those that are left.
+    /// The number of the one that the policy picks among those that are left. `whole`: a record is kept.
     pub(super) fn pick(
         &mut self,
         policy: &dyn Policy,
         demand: &Demand,
+        whole: bool,
         dice: &mut dyn Dice,
     ) -> Option<usize> {
-        self.costs.clear();
+        // Of more the record keeps the best: which they are it tells by their costs.
+        self.costs.clear(whole && self.all.len() <= WHOLE);
         let among = Among::some(&self.all, &self.kept);
         let place = policy.pick(demand, among, &mut self.costs, dice)?;
         self.kept.get(place).map(|i| *i as usize)

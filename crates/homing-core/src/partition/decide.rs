@@ -297,7 +297,7 @@ impl Partition {
 
     /// The policy's choice among those that are left.
     fn pick(&self, demand: &Demand, from: &mut Field, plan: Plan, dice: &mut SplitMix) -> Decision {
-        match from.pick(&*self.policy, demand, dice) {
+        match from.pick(&*self.policy, demand, !self.records.off(), dice) {
             Some(at) => Decision::Go { picked: from.all()[at], at, plan },
             None => Decision::Refuse(No::because(Cause::NoWorker)),
         }

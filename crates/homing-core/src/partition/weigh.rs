@@ -61,7 +61,7 @@ impl Partition {
                 let usable = all.at(home).filter(|i| !all.fits()[*i].any(never));
                 let there: SmallVec<[u32; 8]> = usable.map(|i| i as u32).collect();
                 let among = Among::some(all.all(), &there);
-                let at_home = self.policy.pick(demand, among, &mut Costs::new(), dice);
+                let at_home = self.policy.pick(demand, among, &mut Costs::default(), dice);
                 let at_home = at_home.and_then(|i| there.get(i)).map(|i| *i as usize);
                 let stays = at_home.filter(|i| {
                     let (here, away) = (

@@ -18,6 +18,7 @@ mod round_robin;
 pub use kv::Kv;
 pub use latency::Latency;
 pub use least_loaded::LeastLoaded;
+pub use policy::Costs;
 pub use power_of_two::PowerOfTwo;
 pub use random::Random;
 pub use round_robin::RoundRobin;
@@ -208,9 +209,6 @@ impl<'a> From<&'a [Candidate]> for Among<'a> {
     }
 }
 
-/// What candidates cost, in their order; no allocation for usual fleets.
-pub type Costs = SmallVec<[f64; 64]>;
-
 /// What a request demands of its target.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Demand {
@@ -248,7 +246,7 @@ pub fn cheapest(
     dice: &mut dyn Dice,
     cost: impl Fn(&Candidate) -> f64,
 ) -> Option<usize> {
-    let costs: Costs = among.iter().map(cost).collect();
+    let costs: SmallVec<[f64; 64]> = among.iter().map(cost).collect();
     cheapest_of(among, &costs, demand, near, dice)
 }
 

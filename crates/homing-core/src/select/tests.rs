@@ -36,13 +36,13 @@ fn pick(
     candidates: &[Candidate],
     dice: &mut SplitMix,
 ) -> Option<usize> {
-    let i = policy.pick(demand, candidates.into(), &mut Costs::new(), dice)?;
+    let i = policy.pick(demand, candidates.into(), &mut Costs::default(), dice)?;
     policy.picked(demand, &candidates[i]);
     Some(i)
 }
 
 fn pick_alone(policy: &dyn Policy, demand: &Demand, all: &[Candidate], seed: u64) -> Option<usize> {
-    policy.pick(demand, all.into(), &mut Costs::new(), &mut SplitMix::new(seed))
+    policy.pick(demand, all.into(), &mut Costs::default(), &mut SplitMix::new(seed))
 }
 
 const ALL: [PolicyKind; 6] = [
@@ -303,7 +303,7 @@ fn latency_weighs_a_prefix_against_the_wait_for_it_in_time() {
     warm.overlap = 100;
     let cold = candidate(1);
     let mut pick = |demand: &Demand, all: &[Candidate]| {
-        policy.pick(demand, all.into(), &mut Costs::new(), &mut dice)
+        policy.pick(demand, all.into(), &mut Costs::default(), &mut dice)
     };
     let demand = Demand { now: Time::from_micros(9_000_000), ..demand(2000) };
     assert_eq!(pick(&demand, &[cold, warm]), Some(1));
