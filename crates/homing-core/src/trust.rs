@@ -97,6 +97,9 @@ impl Trust {
     /// So many blocks count for that many.
     #[must_use]
     pub fn of(self, blocks: u32) -> u32 {
+        if self == Self::FULL {
+            return blocks;
+        }
         let weighed = (u64::from(blocks) * u64::from(self.0) + 500) / 1000;
         u32::try_from(weighed).unwrap_or(blocks)
     }

@@ -15,4 +15,4 @@ pub mod reload;
 pub mod server;
 
 pub use reload::{ReloadError, Reloader, Reread};
-pub use server::{Server, StartError, load_prompts};
+pub use server::{Extras, Server, StartError, load_prompts};

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use homing_core::time::Time;
 use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
+use homing_runtime::fleet::registered::Registered;
 use homing_runtime::fleet::{Fleet, discovery};
 use homing_runtime::ingest::{FeedBook, Ingest};
 use homing_runtime::keep::{Keeper, Keyed, Restored, TakenError};
@@ -18,6 +19,7 @@ use homing_runtime::recorder::file::RecordError;
 use homing_runtime::settings::{IndexSource, Settings, Tokenizer};
 use homing_runtime::shell::Shell;
 use homing_runtime::snapshot::{KeyError, WriteError};
+use homing_runtime::traces::{TraceSettings, Traces};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -89,6 +91,21 @@ pub enum StartError {
     },
 }
 
+/// What a router may have besides its settings.
+#[derive(Default)]
+pub struct Extras {
+    /// How its settings are read anew.
+    pub reread: Option<Reread>,
+    /// Where its spans go.
+    pub traces: Option<TraceSettings>,
+}
+
+impl std::fmt::Debug for Extras {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Extras(..)")
+    }
+}
+
 /// A running router.
 #[derive(Debug)]
 pub struct Server {
@@ -108,19 +125,16 @@ impl Server {
     /// # Errors
     /// [`StartError`]; nothing is left running then.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        Self::start_with(settings, None).await
+        Self::start_with(settings, Extras::default()).await
     }
 
-    /// The same, with a way to read the settings anew.
+    /// The same, with what only a program of its own has.
     ///
     /// # Errors
     /// [`StartError`]; nothing is left running then.
-    pub async fn start_with(
-        settings: Settings,
-        reread: Option<Reread>,
-    ) -> Result<Self, StartError> {
+    pub async fn start_with(settings: Settings, extras: Extras) -> Result<Self, StartError> {
         let life = Lifecycle::default();
-        let started = Self::start_parts(settings, reread, life.clone()).await;
+        let started = Self::start_parts(settings, extras, life.clone()).await;
         if started.is_err() {
             // The parts before the one that failed.
             life.shut_down(Duration::ZERO).await;
@@ -131,7 +145,7 @@ impl Server {
 
     async fn start_parts(
         settings: Settings,
-        reread: Option<Reread>,
+        Extras { reread, traces }: Extras,
         life: Lifecycle,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
@@ -171,6 +185,7 @@ impl Server {
         let listen = settings.gateway.listen;
         let questions = questions::of(&settings, &prompts);
         let (recorded, alive) = (recorder.clone(), life.clone());
+        let traces = traces.map(|settings| trace(&settings, &life)).transpose()?;
         let gateway = Gateway::new(
             shell.clone(),
             settings.clone(),
@@ -178,6 +193,7 @@ impl Server {
             pool,
             alive,
             recorded,
+            traces,
             &entropy,
         );
         let gateway = Arc::new(gateway.map_err(StartError::ApiKeys)?);
@@ -194,6 +210,13 @@ impl Server {
             });
         }
         let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, questions, life.clone());
+        let (registered, registrations) = Registered::new();
+        life.spawn(fleet.clone().follow(registrations));
+        let expire = registered.clone().expire();
+        let over = life.finished().clone();
+        life.spawn(async move {
+            over.run_until_cancelled(expire).await;
+        });
         let (workers, changes) = discovery::changing_list(settings.workers.clone());
         life.spawn(fleet.clone().follow(changes));
         let parts = Parts {
@@ -223,6 +246,7 @@ impl Server {
             life.clone(),
             tokens,
             reloader.clone(),
+            registered,
         );
         tokio::spawn(admin_server);
         let keeper = keeper.map(|(keeper, _)| keeper);
@@ -279,6 +303,22 @@ impl Server {
         }
         streams && tasks
     }
+}
+
+/// Begins to send spans.
+fn trace(settings: &TraceSettings, life: &Lifecycle) -> Result<Arc<Traces>, StartError> {
+    let mut seed = [0u8; 16];
+    getrandom::fill(&mut seed)
+        .map_err(|e| StartError::System { what: "randomness", cause: e.to_string() })?;
+    let (traces, exporter) = Traces::new(settings, seed);
+    let (over, endpoint) = (life.finished().clone(), settings.endpoint.to_string());
+    tracing::info!(endpoint, share = settings.share, "spans go out");
+    life.spawn(async move {
+        if let Err(error) = exporter.run(over).await {
+            tracing::error!(endpoint, %error, "spans can't be sent there");
+        }
+    });
+    Ok(Arc::new(traces))
 }
 
 /// The trace of the requests, where one is kept.

@@ -12,6 +12,7 @@
 //! compute      a bounded pool for work that would stall streams
 //! snapshot     bindings and the session secret, in a file
 //! keep         the core's sessions into that file, and back
+//! traces       spans over OTLP
 //! metrics      every metric, in one place
 //! lifecycle    tasks, and how they end
 //! ```
@@ -38,4 +39,5 @@ pub mod snapshot;
 pub mod tenants;
 #[cfg(test)]
 mod testing;
+pub mod traces;
 pub mod upstream;

@@ -5,6 +5,7 @@
 mod bench;
 mod check;
 mod demo;
+mod descriptors;
 mod doctor;
 mod explain;
 mod logging;

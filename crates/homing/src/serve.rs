@@ -2,10 +2,11 @@
 
 use crate::running::{self, Signals};
 use crate::sources::Flags;
-use crate::{Failure, logging};
+use crate::{Failure, descriptors, logging};
 use anyhow::{Context, anyhow};
-use homing_hosts::{Server, StartError};
+use homing_hosts::{Extras, Server, StartError};
 use homing_runtime::metrics::Metrics;
+use homing_runtime::traces::TraceSettings;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The flags of `homing serve`.
@@ -29,6 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage(text.to_owned()));
     }
     let logging = logging::start(settings.log.format, "info");
+    descriptors::raise();
     let queue = &settings.queue;
     if queue.max_requests > 0
         && queue.busy_active_requests.is_none()
@@ -39,24 +41,25 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
              queue.busy_prefill_tokens too"
         );
     }
+    let traces = TraceSettings::of(|name| std::env::var(name).ok())
+        .map_err(|error| Failure::Usage(error.to_string()))?;
     running::block_on(async {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
-        let reread = args.flags.again();
-        let server =
-            Server::start_with(settings, Some(reread)).await.map_err(|error| match error {
-                StartError::Tokenizer { .. }
-                | StartError::Template { .. }
-                | StartError::Key(_)
-                | StartError::Taken(_)
-                | StartError::Snapshot(_)
-                | StartError::ApiKeys(_)
-                | StartError::Tokens(_)
-                | StartError::Record(_) => Failure::Usage(error.to_string()),
-                StartError::Listen { .. } | StartError::System { .. } => {
-                    Failure::Failed(anyhow!(error))
-                }
-            })?;
+        let extras = Extras { reread: Some(args.flags.again()), traces };
+        let server = Server::start_with(settings, extras).await.map_err(|error| match error {
+            StartError::Tokenizer { .. }
+            | StartError::Template { .. }
+            | StartError::Key(_)
+            | StartError::Taken(_)
+            | StartError::Snapshot(_)
+            | StartError::ApiKeys(_)
+            | StartError::Tokens(_)
+            | StartError::Record(_) => Failure::Usage(error.to_string()),
+            StartError::Listen { .. } | StartError::System { .. } => {
+                Failure::Failed(anyhow!(error))
+            }
+        })?;
         Metrics::watch_log_drops(server.shell(), logging.dropped());
         running::say(format_args!("gateway on http://{}", server.gateway_address()));
         running::say(format_args!("admin on http://{}", server.admin_address()));

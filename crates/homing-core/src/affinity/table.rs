@@ -16,6 +16,7 @@ use crate::keys::Keys;
 use crate::settings::OnFull;
 use crate::time::Time;
 use foldhash::fast::FixedState;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ const SWEEP_WHEN_FULL: usize = 64;
 const SEARCH: usize = 1024;
 /// Claims on one session at once that can be counted, whatever `max_parallel` says.
 pub const CLAIMS_MOST: u32 = 60_000;
+
+/// Workers at which the number of sessions has changed that are remembered one by one.
+const CHANGED: usize = 31;
 
 /// What one partition's table goes by.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +71,8 @@ pub struct Table {
     keys: Keys,
     /// Bindings per worker; looked up, never walked.
     per_worker: HashMap<WorkerId, u32, FixedState>,
+    /// Workers of whom that has changed; more than [`CHANGED`]: it may be any.
+    changed: SmallVec<[WorkerId; CHANGED + 1]>,
     pub(super) first: u32,
     pub(super) last: u32,
     bound: usize,
@@ -91,6 +97,7 @@ impl Table {
             entries: Slab::default(),
             keys: Keys::new(),
             per_worker: HashMap::default(),
+            changed: SmallVec::new(),
             first: NONE,
             last: NONE,
             bound: 0,
@@ -120,6 +127,23 @@ impl Table {
     #[must_use]
     pub fn bindings_of(&self, worker: WorkerId) -> u32 {
         self.per_worker.get(&worker).copied().unwrap_or(0)
+    }
+
+    /// The workers at which more or fewer sessions live than when [`Self::counted`] was called last; `None`: it may be
+    /// any.
+    pub(crate) fn changed(&self) -> Option<&[WorkerId]> {
+        (self.changed.len() <= CHANGED).then_some(&self.changed)
+    }
+
+    /// Whoever wants to know how many sessions live where has seen it.
+    pub(crate) fn counted(&mut self) {
+        self.changed.clear();
+    }
+
+    fn note_changed(&mut self, worker: WorkerId) {
+        if self.changed.len() <= CHANGED && self.changed.last() != Some(&worker) {
+            self.changed.push(worker);
+        }
     }
 
     /// What happened so far.
@@ -336,6 +360,7 @@ impl Table {
         let epoch = entry.epoch;
         self.bound += 1;
         *self.per_worker.entry(target.worker).or_default() += 1;
+        self.note_changed(target.worker);
         epoch
     }
 
@@ -350,6 +375,7 @@ impl Table {
         // Whatever named it names nothing from now on.
         entry.epoch = entry.epoch.wrapping_add(1);
         self.bound -= 1;
+        self.note_changed(target.worker);
         if let Some(n) = self.per_worker.get_mut(&target.worker) {
             *n -= 1;
             if *n == 0 {

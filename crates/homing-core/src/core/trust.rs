@@ -32,7 +32,8 @@ impl Cell {
 
     /// A worker has begun with the prompt.
     pub(super) fn note_seen(&self, prompt: &Prompt) {
-        for slice in prompt.chain.chunks(SLICE) {
+        let fresh = self.seen.read().fresh(&prompt.chain);
+        for slice in prompt.chain[fresh..].chunks(SLICE) {
             let mut seen = self.seen.write();
             seen.mark(slice);
             RwLockWriteGuard::unlock_fair(seen);

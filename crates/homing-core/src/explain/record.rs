@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// What nobody could use: a policy is not asked what it costs.
 pub(crate) const UNUSABLE: Fit =
-    Fit::NOT_READY.and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
+    Fit::NOT_READY.and(Fit::UNWELL).and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
 /// Attempts of one request that are kept: the first ones. All are counted.
 pub const ATTEMPTS: usize = 4;
 /// Bytes of a request id, at most; a request with a longer one is kept without it.
@@ -309,7 +309,7 @@ pub struct Record {
     pub placement: Placement,
     /// Where the policy costs in milliseconds: when the pick's first token was to come,
     pub predicted_ttft_ms: Option<f32>,
-    /// and when the first of all who could have served it.
+    /// and when the first of all who could have served it and are kept.
     pub least_ttft_ms: Option<f32>,
     /// What it waits for, or waited for last.
     pub awaited: Option<Awaited>,

@@ -12,10 +12,11 @@ use crate::ask::{Abandon, Ask, Failure, Refusal};
 use crate::ids::{Target, WorkerId};
 use crate::queue::Line;
 use crate::select::policy::{Parts, Policy, TERMS};
-use crate::select::{Candidate, Demand, Fit};
+use crate::select::{Candidate, Costs, Demand, Fit};
 use crate::time::Time;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that the records of all partitions take together, at most (but for two pages a partition).
@@ -105,44 +106,47 @@ impl Records {
             return;
         }
         let Some(slot) = ask.past.record else { return };
-        self.weigh(slot, steer, weighing);
+        self.weigh(slot, &weighing);
     }
 
-    fn weigh(&mut self, slot: Slot, steer: Steer, weighing: Weighing<'_>) {
-        let Weighing { policy, demand, all, pick, eligible } = weighing;
+    fn weigh(&mut self, slot: Slot, weighing: &Weighing<'_>) {
+        let Weighing { policy, demand, all, fits, pick, ineligible, .. } = *weighing;
         if self.names[0].is_empty()
-            && let Some(one) = all.iter().find(|c| usable(c))
+            && let Some(one) = all.iter().find(|c| usable(c.fit))
         {
             self.names = names(&policy.terms(demand, one));
             self.in_ms = self.names.iter().any(|name| name.ends_with(IN_MS));
         }
-        let weighed = |c: &Candidate| {
-            let parts = if usable(c) { policy.weigh(demand, c) } else { Parts::default() };
-            Weighed::of(c, parts)
-        };
-        let mut against = Against::default();
-        let kept = if all.len() <= WHOLE {
-            let each = |c| {
-                count(&mut against, c);
-                weighed(c)
-            };
-            self.ring.weigh(slot, all.iter().map(each));
-            all.len()
+        let mut kept: SmallVec<[u32; WHOLE]> = SmallVec::new();
+        if all.len() > WHOLE {
+            kept = choose(weighing);
         } else {
-            let kept = choose(steer, &weighing, &mut against);
-            self.ring.weigh(slot, kept.iter().map(|c| weighed(c)));
-            kept.len()
-        };
-        let in_ms = self.in_ms;
+            kept.extend(0..all.len() as u32);
+        }
+        let mut known = weighing.kept.iter().zip(weighing.costs.weights()).peekable();
+        let (mut least, mut predicted) = (f32::INFINITY, None);
+        let each = kept.iter().map(|i| {
+            let c = &all[*i as usize];
+            let weight = match known.next_if(|(number, _)| *number == i) {
+                Some((_, weight)) => *weight,
+                None if usable(c.fit) => policy.weigh(demand, c),
+                None => return Weighed::of(c, Parts::default()),
+            };
+            if !c.fit.any(ineligible) {
+                least = least.min(weight.first_ms);
+            }
+            if pick == Some(*i as usize) {
+                predicted = Some(weight.first_ms);
+            }
+            Weighed::of(c, weight.parts)
+        });
+        self.ring.weigh(slot, each);
         let Some(record) = self.ring.get_mut(slot) else { return };
-        record.against = against;
-        record.left_out = u32::try_from(all.len() - kept).unwrap_or(u32::MAX);
-        if in_ms {
-            let ttft = |c: &Candidate| c.ttft_ms(demand) as f32;
-            let picked = all.iter().find(|c| pick == Some(c.target()));
-            record.predicted_ttft_ms = picked.map(ttft);
-            let could = all.iter().filter(|c| eligible(c));
-            record.least_ttft_ms = could.map(ttft).min_by(f32::total_cmp);
+        record.against = against(fits);
+        record.left_out = u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
+        if self.in_ms {
+            record.predicted_ttft_ms = predicted;
+            record.least_ttft_ms = Some(least).filter(|ms| ms.is_finite());
         }
     }
 
@@ -268,55 +272,50 @@ impl Records {
     }
 }
 
-fn usable(c: &Candidate) -> bool {
-    !c.fit.any(UNUSABLE)
+fn usable(fit: Fit) -> bool {
+    !fit.any(UNUSABLE)
 }
 
-/// Targets by what speaks against them.
-type Against = [u32; Fit::COUNT];
-
-fn count(against: &mut Against, c: &Candidate) {
-    if c.fit != Fit::default() {
+/// How many targets each reason speaks against.
+fn against(fits: &[Fit]) -> [u32; Fit::COUNT] {
+    let mut against = [0; Fit::COUNT];
+    for fit in fits.iter().filter(|fit| **fit != Fit::default()) {
         for (n, (reason, _)) in against.iter_mut().zip(Fit::WORDS) {
-            *n += u32::from(c.fit.any(reason));
+            *n += u32::from(fit.any(reason));
         }
     }
+    against
 }
 
-/// Of more targets than are kept: those that are, in order. In one walk, since they don't fit the nearest cache.
-fn choose<'a>(
-    steer: Steer,
-    weighing: &Weighing<'a>,
-    against: &mut Against,
-) -> SmallVec<[&'a Candidate; WHOLE]> {
-    let Weighing { policy, demand, all, pick, eligible } = *weighing;
-    let home = steer.target();
+/// Of more targets than are kept: the numbers of those that are, in order. What they cost is asked only where the
+/// choice has not asked it.
+fn choose(weighing: &Weighing<'_>) -> SmallVec<[u32; WHOLE]> {
+    let Weighing { policy, demand, all, fits, ineligible, .. } = *weighing;
+    let mut known = weighing.kept.iter().zip(weighing.costs.costs()).peekable();
     // The best so far, in order.
-    let mut best: SmallVec<[(f64, usize); BEST + 1]> = SmallVec::new();
-    let mut kept: SmallVec<[usize; WHOLE]> = SmallVec::new();
-    for (i, c) in all.iter().enumerate() {
-        count(against, c);
+    let mut best: SmallVec<[(f64, u32); BEST + 1]> = SmallVec::new();
+    let mut worst = f64::INFINITY;
+    for (i, fit) in (0u32..).zip(fits) {
+        let known = known.next_if(|(number, _)| **number == i);
         // Those who could have served it come first.
-        let cost = match usable(c) {
-            true if eligible(c) => policy.cost(demand, c),
-            true => f64::MAX,
+        let cost = match usable(*fit) {
+            true if fit.any(ineligible) => f64::MAX,
+            true => known.map_or_else(|| policy.cost(demand, &all[i as usize]), |(_, cost)| *cost),
             false => f64::INFINITY,
         };
-        if best.len() < BEST || best.last().is_none_or(|(worst, _)| cost < *worst) {
+        if best.len() < BEST || cost < worst {
             best.truncate(BEST - 1);
             let at = best.partition_point(|(other, _)| *other <= cost);
             best.insert(at, (cost, i));
-        }
-        let target = c.target();
-        let wanted = pick == Some(target) || home.is_some_and(|home| home.admits(target));
-        if wanted && kept.len() < WHOLE - BEST {
-            kept.push(i);
+            worst = best.last().map_or(worst, |(worst, _)| *worst);
         }
     }
+    let home = weighing.home.clone().take(WHOLE - BEST - 1);
+    let mut kept: SmallVec<[u32; WHOLE]> = home.chain(weighing.pick).map(|i| i as u32).collect();
     kept.extend(best.iter().map(|(_, i)| *i));
     kept.sort_unstable();
     kept.dedup();
-    kept.into_iter().map(|i| &all[i]).collect()
+    kept
 }
 
 /// What a decision was made of.
@@ -324,9 +323,16 @@ pub(crate) struct Weighing<'a> {
     pub(crate) policy: &'a dyn Policy,
     pub(crate) demand: &'a Demand,
     pub(crate) all: &'a [Candidate],
-    pub(crate) pick: Option<Target>,
-    /// Whether a candidate could have served it.
-    pub(crate) eligible: fn(&Candidate) -> bool,
+    /// What speaks against each.
+    pub(crate) fits: &'a [Fit],
+    /// The numbers of those that the policy was asked about, and what they cost, if it has said so.
+    pub(crate) kept: &'a [u32],
+    pub(crate) costs: &'a Costs,
+    pub(crate) pick: Option<usize>,
+    /// Where its session lives.
+    pub(crate) home: Range<usize>,
+    /// What a candidate must not be that could have served it.
+    pub(crate) ineligible: Fit,
 }
 
 impl Record {

@@ -6,6 +6,9 @@
 //! million blocks at least are known, and two million at most. A chain hash names its whole prefix and is
 //! as good as random: four of its six-bit pieces are a pattern in the one word that its upper bits name, a cache
 //! line a look. About one block in two hundred that never came is taken for one that did.
+//!
+//! Prompts come by again and again, longer by a turn: whoever marks one asks first how much of it is marked already,
+//! which takes a few looks, since with a block all those before it are.
 
 use crate::hash::ChainHash;
 
@@ -13,6 +16,9 @@ use crate::hash::ChainHash;
 pub const GENERATION: usize = 1 << 20;
 /// Words of 64 bits of one: 2 MiB.
 const WORDS: usize = GENERATION / 4;
+
+/// Blocks in a row that are no accident.
+const SURE: usize = 4;
 
 /// See the module. Takes no room until the first block comes, and 4 MiB from then on.
 #[derive(Debug, Default)]
@@ -35,6 +41,32 @@ impl Seen {
             self.young[word] & bits == bits || self.old[word] & bits == bits
         };
         chain.iter().take_while(known).count()
+    }
+
+    /// How many of the leading blocks were marked so lately that they need not be marked again: where the first of them
+    /// are, and some in a row, all between them are.
+    #[must_use]
+    pub fn fresh(&self, chain: &[ChainHash]) -> usize {
+        if self.young.is_empty() {
+            return 0;
+        }
+        let marked = |hash: &ChainHash| {
+            let (word, bits) = place(*hash);
+            self.young[word] & bits == bits
+        };
+        let up_to = |n: usize| chain[n.saturating_sub(SURE)..n].iter().all(marked);
+        if up_to(chain.len()) && up_to(SURE.min(chain.len())) {
+            return chain.len();
+        }
+        let (mut known, mut unknown) = (SURE.min(chain.len()), chain.len());
+        if !up_to(known) {
+            return 0;
+        }
+        while unknown - known > 1 {
+            let middle = usize::midpoint(known, unknown);
+            if up_to(middle) { known = middle } else { unknown = middle }
+        }
+        known
     }
 
     /// These come by.
@@ -107,6 +139,24 @@ mod tests {
             seen.mark(&chain(2 + round, GENERATION / 8));
         }
         assert_eq!(seen.leading(&kept), 500);
+    }
+
+    #[test]
+    fn what_was_marked_lately_is_told_by_a_few_looks() {
+        let (mut seen, a) = (Seen::default(), chain(1, 1000));
+        assert_eq!(seen.fresh(&a), 0);
+        for n in [1, 2, 3, 4, 5, 63, 64, 65, 999, 1000] {
+            seen.mark(&a[..n]);
+            assert_eq!(seen.fresh(&a[..n]), n, "all of {n}");
+            let next = seen.fresh(&a);
+            assert!(next == n || n < SURE && next == 0, "{next} of {n}");
+        }
+        assert_eq!(seen.fresh(&[]), 0);
+        // What only the old generation has is marked anew, as is what has lost its front.
+        seen.mark(&chain(2, GENERATION));
+        assert_eq!((seen.fresh(&a), seen.leading(&a)), (0, 1000));
+        seen.mark(&a[500..]);
+        assert_eq!(seen.fresh(&a), 0);
     }
 
     #[test]

@@ -69,7 +69,8 @@ impl Pace {
         let ms = |tokens: u64, pairs: u64| {
             tokens as f64 * f64::from(self.token) + pairs as f64 * f64::from(self.pair)
         };
-        let passed = now.since(load.since).as_secs_f64() * 1e3;
+        // No `Duration` between: this is asked of every candidate.
+        let passed = now.as_micros().saturating_sub(load.since.as_micros()) as f64 / 1e3;
         ms(load.prefill_tokens, load.prefill_pairs)
             - passed.min(ms(load.first_prefill, load.first_pairs) * OVERDUE)
     }

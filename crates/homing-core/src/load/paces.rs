@@ -23,11 +23,19 @@ pub(crate) struct Paces {
     /// How fast they are all told: what is taken for true of those.
     pool: Learned,
     answer: f32,
+    /// How often others than those who had shown something have changed.
+    faded: u32,
 }
 
 impl Default for Paces {
     fn default() -> Self {
-        Self { workers: Vec::new(), seen: 0, pool: Learned::default(), answer: USUAL_ANSWER }
+        Self {
+            workers: Vec::new(),
+            seen: 0,
+            pool: Learned::default(),
+            answer: USUAL_ANSWER,
+            faded: 0,
+        }
     }
 }
 
@@ -72,8 +80,10 @@ impl Paces {
     /// nothing while others did goes half of the way to what the pool is, again and again, until they are tried.
     fn fade(&mut self) {
         let pool = self.pool.pace();
-        let silent = self.workers.iter_mut().filter(|(_, _, at)| at + FADES <= self.seen);
-        silent.for_each(|(_, it, _)| it.fade_to(&pool));
+        for (_, it, _) in self.workers.iter_mut().filter(|(_, _, at)| at + FADES <= self.seen) {
+            it.fade_to(&pool);
+            self.faded = self.faded.wrapping_add(1);
+        }
     }
 
     /// A worker has departed.
@@ -86,15 +96,20 @@ impl Paces {
         self.pool.pace()
     }
 
+    /// Another number than before: anybody's pace may be another.
+    pub(crate) fn faded(&self) -> u32 {
+        self.faded
+    }
+
+    /// Whether anything is known of a worker.
+    pub(crate) fn knows(&self, worker: WorkerId) -> bool {
+        self.workers.binary_search_by_key(&worker, |(w, ..)| *w).is_ok()
+    }
+
     /// How fast a worker is, as far as that is known.
     pub(crate) fn of(&self, worker: WorkerId) -> Pace {
         let known = self.workers.binary_search_by_key(&worker, |(w, ..)| *w);
         known.map_or(self.pool.pace(), |at| self.workers[at].1.pace())
-    }
-
-    /// Who has shown something, in the order of ids.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (WorkerId, Pace)> {
-        self.workers.iter().map(|(w, it, _)| (*w, it.pace()))
     }
 
     /// How many tokens answers have, lately.
@@ -118,7 +133,7 @@ mod tests {
         (0..20).for_each(|_| it.prefilled(WorkerId(2), true, &fast));
         assert!(it.of(WorkerId(2)).token * 20.0 < it.of(WorkerId(1)).token);
         it.prefilled(WorkerId(3), false, &fast);
-        assert_eq!(it.iter().map(|(w, _)| w.0).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!([1, 2, 3].map(|w| it.knows(WorkerId(w))), [true, true, false]);
         // Who gets nothing is in time taken to be like the others again.
         (0..10 * FADES).for_each(|_| it.prefilled(WorkerId(2), true, &fast));
         assert!(it.of(WorkerId(1)).token < 2.0 * it.of_pool().token, "it is given another chance");

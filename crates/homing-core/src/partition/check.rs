@@ -3,6 +3,8 @@
 use super::Partition;
 use super::decide::UNUSABLE;
 use crate::ask::{Admission, Ask};
+use crate::hash::Prompt;
+use crate::ids::NameId;
 use crate::queue::Line;
 
 /// A debug build looks at the invariants after each of so many calls, and later after one in
@@ -31,6 +33,15 @@ impl Partition {
         }
     }
 
+    /// The board, with nothing of a request on it, is what it would be if it were made anew.
+    fn check_board(&self) {
+        let mut board = self.board.clone();
+        let nobody = Ask::new(self.id, NameId(u32::MAX), Prompt::of_length(1));
+        self.survey(&mut board, &self.demand(self.latest, &nobody, None), &nobody);
+        let anew: Vec<_> = self.lasting().collect();
+        board.check(&anew);
+    }
+
     /// Invariants, after every public call.
     ///
     /// # Panics
@@ -46,6 +57,7 @@ impl Partition {
         self.reports.check(has);
         self.check_overload();
         self.vitals.check(|worker| self.row(worker).is_some());
+        self.check_board();
         self.trust.check(|worker| self.row(worker).is_some());
         assert!(self.rows.is_sorted_by_key(|r| r.info.id), "rows out of order");
         assert!(
@@ -54,10 +66,10 @@ impl Partition {
                 || self.lines.all_tried(Line::Any),
             "somebody waits, somebody is free, and nobody was woken"
         );
-        let usable = |ask: &Ask| {
-            self.candidates(&self.demand(self.latest, ask, None), ask)
-                .iter()
-                .any(|c| !c.fit.any(UNUSABLE))
+        let mut board = self.board.clone();
+        let mut usable = |ask: &Ask| {
+            self.survey(&mut board, &self.demand(self.latest, ask, None), ask);
+            board.field().fits().iter().any(|fit| !fit.any(UNUSABLE))
         };
         let hopeless = self.lines.asks(Line::Any).any(|ask| !usable(ask));
         assert!(

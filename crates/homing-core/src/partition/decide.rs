@@ -2,18 +2,17 @@
 //! pinned target can't be used (R06, R07, R08, R09). Placing acts on it, a preview shows it (R16).
 
 use super::Partition;
+use super::board::Field;
 use super::standing::Lens;
 use crate::affinity::{MoveReason, Plan, Standing};
-use crate::ask::{Ask, Cause, Constraints, Failure, Past};
+use crate::ask::{Ask, Cause, Failure, Past};
 use crate::dice::SplitMix;
 use crate::fleet::Row;
 use crate::ids::{NameId, Target, WorkerId};
-use crate::index::{Overlap, Overlaps};
 use crate::queue::Line;
-use crate::select::{Candidate, Candidates, Demand, Fit};
+use crate::select::{Candidate, Demand, Fit};
 use crate::settings::{Mode, OnFailure, OnOverload};
 use crate::time::Time;
-use std::borrow::Cow;
 
 /// What a request brings along besides its ask.
 #[derive(Clone, Copy, Debug)]
@@ -53,81 +52,23 @@ impl No {
 /// What is decided.
 #[derive(Clone, Debug)]
 pub(super) enum Decision {
-    Go { picked: Candidate, considered: usize, plan: Plan },
+    /// `at`: the picked one's number.
+    Go {
+        picked: Candidate,
+        at: usize,
+        plan: Plan,
+    },
     Wait(Line),
     Refuse(No),
 }
 
 /// What speaks against a candidate for everybody who doesn't live there.
 pub(super) const UNUSABLE: Fit =
-    Fit::NOT_READY.and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
+    Fit::NOT_READY.and(Fit::UNWELL).and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
 /// What only means that it is somebody else's turn.
 const OCCUPIED: Fit = Fit::BUSY.and(Fit::SHED);
 
 impl Partition {
-    /// Every target that serves the name, in the order of ids, and what speaks against each.
-    pub(super) fn candidates(&self, demand: &Demand, ask: &Ask) -> Candidates {
-        let overlaps = in_order(&ask.overlaps);
-        let mut overlaps = overlaps.iter().peekable();
-        let mut all = Candidates::new();
-        let allowed =
-            |row: &Row| ask.constraints.as_deref().is_none_or(|c: &Constraints| c.allow(&row.info));
-        let unknown = self.paces.of_pool();
-        let mut paces = self.paces.iter().peekable();
-        let lens = self.lens(demand.now);
-        for (number, row) in self.rows.iter().enumerate() {
-            if !row.serves.contains(&ask.name) {
-                continue;
-            }
-            let worker = row.info.id;
-            let mut fit = Fit::default();
-            fit.add(Fit::NOT_READY, !lens.is_up(row));
-            fit.add(Fit::FORBIDDEN, !allowed(row));
-            fit.add(Fit::FAILED, ask.past.failed.contains(&worker));
-            fit.add(Fit::DRAINING, row.drain.is_some());
-            fit.add(Fit::SHED, self.is_shed(demand.now, worker));
-            let awaited = self.awaited(worker);
-            while paces.next_if(|(w, _)| *w < worker).is_some() {}
-            let pace = paces.next_if(|(w, _)| *w == worker).map_or(unknown, |(_, pace)| pace);
-            let name = row.name;
-            let homes = self.table.as_ref().map_or(0, |t| t.bindings_of(worker));
-            for rank in row.ranks.iter() {
-                // Both are in the order of ids: one walk beside the other.
-                while overlaps.next_if(|o| (o.worker, o.rank) < (worker, rank)).is_some() {}
-                let overlap = overlaps.next_if(|o| (o.worker, o.rank) == (worker, rank));
-                let (host, disk) = overlap.map_or((0, 0), |o| (o.host, o.disk));
-                // What is farther away follows what is near: where that is only on its way, so is the rest.
-                let told =
-                    overlap.map_or(0, |o| if o.told < o.blocks { o.told } else { o.total() });
-                let overlap = overlap.map_or(0, Overlap::total);
-                let load = self.load_of(worker, rank);
-                let trust = self.trust.of(worker, ask.shape);
-                let row = number;
-                let mut c = Candidate {
-                    worker,
-                    rank,
-                    row,
-                    load,
-                    overlap,
-                    told,
-                    host,
-                    disk,
-                    trust,
-                    homes,
-                    home: false,
-                    pace,
-                    name,
-                    fit,
-                };
-                c.fit.add(Fit::BUSY, self.is_busy(&load));
-                c.fit.add(Fit::AWAITED, awaited.has(rank));
-                c.fit.add(Fit::VETOED, !self.policy.admits(demand, &c));
-                all.push(c);
-            }
-        }
-        all
-    }
-
     /// What is wrong with the request itself, whatever its session says; and the life that its explicit
     /// target's name means (R09).
     pub(super) fn named(&self, ask: &Ask, with_session: bool) -> Result<Option<WorkerId>, Cause> {
@@ -164,7 +105,7 @@ impl Partition {
         demand: &Demand,
         ask: &Ask,
         seat: &Seat,
-        all: &Candidates,
+        all: &mut Field,
         dice: &mut SplitMix,
     ) -> Decision {
         if let Some(worker) = seat.named {
@@ -172,13 +113,12 @@ impl Partition {
         }
         let Some(home) = seat.home else {
             // A joiner goes where the other is about to run, while anybody could (R04).
-            let beside = |c: &&Candidate| {
-                seat.tentative.is_some_and(|t| t.admits(c.target()))
-                    && !c.fit.any(UNUSABLE.and(Fit::SHED).and(Fit::VETOED))
-            };
-            let beside: Candidates = all.iter().filter(beside).copied().collect();
-            if !beside.is_empty() {
-                return self.at_home(demand, Line::Any, all, &beside, dice);
+            if let Some(beside) = seat.tentative {
+                let never = UNUSABLE.and(Fit::SHED).and(Fit::VETOED);
+                all.keep_at(beside, |fit| !fit.any(never));
+                if !all.kept.is_empty() {
+                    return self.at_home(demand, Line::Any, all, dice);
+                }
             }
             return self.anywhere(demand, seat, all, Plan::Home, dice);
         };
@@ -194,11 +134,9 @@ impl Partition {
         if plan != Plan::Home {
             return self.anywhere(demand, seat, all, plan, dice);
         }
-        let there: Candidates = all.iter().filter(|c| home.admits(c.target())).copied().collect();
-        let admitted: Candidates =
-            there.iter().filter(|c| !c.fit.any(Fit::VETOED)).copied().collect();
-        match (admitted.is_empty(), seat.mode) {
-            (false, _) => self.at_home(demand, Line::Home(home.worker), all, &admitted, dice),
+        all.keep_at(home, |fit| !fit.any(Fit::VETOED));
+        match (all.kept.is_empty(), seat.mode) {
+            (false, _) => self.at_home(demand, Line::Home(home.worker), all, dice),
             (true, Mode::Soft) => {
                 self.anywhere(demand, seat, all, Plan::Move(MoveReason::Soft), dice)
             }
@@ -257,7 +195,7 @@ impl Partition {
         ask: &Ask,
         seat: &Seat,
         worker: WorkerId,
-        all: &Candidates,
+        all: &mut Field,
         dice: &mut SplitMix,
     ) -> Decision {
         let rank = ask.explicit.as_ref().and_then(|e| e.rank);
@@ -275,56 +213,54 @@ impl Partition {
         if row.drain.is_some() && !lives_there {
             return Decision::Refuse(No::because(Cause::TargetUnavailable));
         }
-        // Where the request names no rank, its session's own is meant.
-        let there = |c: &&Candidate| {
-            target.admits(c.target())
-                && (!agrees || seat.home.is_none_or(|home| home.admits(c.target())))
-                && !c.fit.any(Fit::VETOED)
-        };
-        let mut there: Candidates = all.iter().filter(there).copied().collect();
-        if there.is_empty() {
+        all.keep_at(target, |fit| !fit.any(Fit::VETOED));
+        if let Some(home) = seat.home.filter(|_| agrees) {
+            // Where the request names no rank, its session's own is meant.
+            all.retain_at(home);
+        }
+        if all.kept.is_empty() {
             // The policy alone can rule out where a Hard session lives: then the session is given up, too.
-            let give_up = bound && all.iter().any(|c| target.admits(c.target()));
+            let give_up = bound && !all.at(target).is_empty();
             return Decision::Refuse(No { give_up, ..No::because(Cause::NoWorker) });
         }
         // A joiner takes the rank where the other's first turn is about to run (R04).
-        let joins = |c: &Candidate| seat.tentative.is_some_and(|t| t.admits(c.target()));
-        if there.iter().any(joins) {
-            there.retain(|c| joins(c));
+        if let Some(t) = seat.tentative
+            && all.any_at(t)
+        {
+            all.retain_at(t);
         }
         let line = Line::Named(worker);
-        let free: Candidates = there.iter().filter(|c| !c.fit.any(Fit::BUSY)).copied().collect();
+        all.retain(|fit| !fit.any(Fit::BUSY));
         // Behind those who wait already, unless it is one of them.
         let behind = seat.from != Some(line) && !self.lines.is_empty(line);
-        if free.is_empty() || behind {
+        if all.kept.is_empty() || behind {
             return Decision::Wait(line);
         }
         let plan = if agrees { Plan::Home } else { Plan::Move(MoveReason::Soft) };
-        self.pick(demand, &free, plan, dice)
+        self.pick(demand, all, plan, dice)
     }
 
-    /// At one of the targets that the session is tied to: their own load delays nobody, unless it would
-    /// delay everybody (R08).
+    /// At one of the targets that are left, to which the session is tied: their own load delays nobody, unless it
+    /// would delay everybody (R08).
     fn at_home(
         &self,
         demand: &Demand,
         line: Line,
-        all: &Candidates,
-        there: &Candidates,
+        all: &mut Field,
         dice: &mut SplitMix,
     ) -> Decision {
         let plan = Plan::Home;
-        let free: Candidates = there.iter().filter(|c| !c.fit.any(Fit::BUSY)).copied().collect();
-        if !free.is_empty() {
-            return self.pick(demand, &free, plan, dice);
+        if all.any(|fit| !fit.any(Fit::BUSY)) {
+            all.retain(|fit| !fit.any(Fit::BUSY));
+            return self.pick(demand, all, plan, dice);
         }
         // Where nobody could serve new work at all, nobody's stream is worth waiting for.
-        let mut others = all.iter().filter(|c| !c.fit.any(UNUSABLE)).peekable();
-        let all_busy = others.peek().is_some() && others.all(|c| c.fit.any(OCCUPIED));
+        let mut others = all.fits().iter().filter(|fit| !fit.any(UNUSABLE)).peekable();
+        let all_busy = others.peek().is_some() && others.all(|fit| fit.any(OCCUPIED));
         if self.queues() && all_busy {
             return Decision::Wait(line);
         }
-        self.pick(demand, there, plan, dice)
+        self.pick(demand, all, plan, dice)
     }
 
     /// Wherever the policy likes.
@@ -332,47 +268,38 @@ impl Partition {
         &self,
         demand: &Demand,
         seat: &Seat,
-        all: &Candidates,
+        all: &mut Field,
         plan: Plan,
         dice: &mut SplitMix,
     ) -> Decision {
-        let mut usable: Candidates = all.iter().filter(|c| !c.fit.any(UNUSABLE)).copied().collect();
-        if usable.is_empty() {
-            return Decision::Refuse(No::because(Cause::NoWorker));
-        }
-        usable.retain(|c| !c.fit.any(Fit::VETOED));
-        if usable.is_empty() {
+        all.keep(|fit| !fit.any(UNUSABLE.and(Fit::VETOED)));
+        if all.kept.is_empty() {
             return Decision::Refuse(No::because(Cause::NoWorker));
         }
         if !self.queues() {
-            usable.retain(|c| !c.fit.any(Fit::SHED));
-            if usable.is_empty() {
+            all.retain(|fit| !fit.any(Fit::SHED));
+            if all.kept.is_empty() {
                 let bound = plan == Plan::Spill;
                 return Decision::Refuse(No { bound, ..No::because(Cause::Overloaded) });
             }
             // Whoever waits for one worker would wait for ever if others took each free place there.
-            if usable.iter().any(|c| !c.fit.any(Fit::AWAITED)) {
-                usable.retain(|c| !c.fit.any(Fit::AWAITED));
+            if all.any(|fit| !fit.any(Fit::AWAITED)) {
+                all.retain(|fit| !fit.any(Fit::AWAITED));
             }
-            return self.pick(demand, &usable, plan, dice);
+            return self.pick(demand, all, plan, dice);
         }
-        usable.retain(|c| !c.fit.any(OCCUPIED.and(Fit::AWAITED)));
+        all.retain(|fit| !fit.any(OCCUPIED.and(Fit::AWAITED)));
         let behind = seat.from != Some(Line::Any) && !self.lines.is_empty(Line::Any);
-        if usable.is_empty() || behind {
+        if all.kept.is_empty() || behind {
             return Decision::Wait(Line::Any);
         }
-        self.pick(demand, &usable, plan, dice)
+        self.pick(demand, all, plan, dice)
     }
 
-    fn pick(
-        &self,
-        demand: &Demand,
-        from: &Candidates,
-        plan: Plan,
-        dice: &mut SplitMix,
-    ) -> Decision {
-        match self.policy.pick(demand, from, dice).and_then(|i| from.get(i)) {
-            Some(picked) => Decision::Go { picked: *picked, considered: from.len(), plan },
+    /// The policy's choice among those that are left.
+    fn pick(&self, demand: &Demand, from: &mut Field, plan: Plan, dice: &mut SplitMix) -> Decision {
+        match from.pick(&*self.policy, demand, !self.records.off(), dice) {
+            Some(at) => Decision::Go { picked: from.all()[at], at, plan },
             None => Decision::Refuse(No::because(Cause::NoWorker)),
         }
     }
@@ -430,15 +357,4 @@ pub(super) fn after(past: &Past, waited: bool, cause: Cause) -> Cause {
         // Nothing ran anywhere: it is as if the worker that refused had never been there.
         _ => cause,
     }
-}
-
-/// The overlaps in the order of ids: as they are if they come from the index, which keeps that order.
-fn in_order(overlaps: &Overlaps) -> Cow<'_, [Overlap]> {
-    let id = |o: &Overlap| (o.worker, o.rank);
-    if overlaps.is_sorted_by_key(id) {
-        return Cow::Borrowed(overlaps);
-    }
-    let mut sorted = overlaps.to_vec();
-    sorted.sort_by_key(id);
-    Cow::Owned(sorted)
 }

@@ -4,6 +4,7 @@
 use super::Partition;
 use crate::ask::Cause;
 use crate::ids::{DpRank, WorkerId};
+use crate::load::pace::{Decoded, Prefilled};
 use crate::load::report::Report;
 use crate::load::{Booking, Freed, Load, block_of};
 use crate::select::Demand;
@@ -34,16 +35,29 @@ impl Partition {
     pub(super) fn free(&mut self, now: Time, booking: Booking, rank: DpRank) -> WorkerId {
         self.note_time(now);
         let Freed { worker, decoded, settled } = self.ledger.free(now, booking);
-        let known = self.row(worker).is_some();
-        settled.iter().for_each(|seen| self.paces.prefilled(worker, known, seen));
-        if let Some(seen) = decoded {
-            self.paces.decoded(worker, known, &seen);
-        }
+        self.note_load(worker, rank);
+        self.learn(worker, &settled, decoded.as_ref());
         self.reports.ended(worker, rank);
         self.turnover
             .ended(now, self.lines.len() > 0 || self.detector.any() || !self.shed.is_empty());
         self.reassess(Some(worker));
         worker
+    }
+
+    /// How long things took at a worker.
+    pub(super) fn learn(&mut self, worker: WorkerId, first: &[Prefilled], each: Option<&Decoded>) {
+        if first.is_empty() && each.is_none() {
+            return;
+        }
+        let (known, faded) = (self.row(worker).is_some(), self.paces.faded());
+        first.iter().for_each(|seen| self.paces.prefilled(worker, known, seen));
+        each.into_iter().for_each(|seen| self.paces.decoded(worker, known, seen));
+        if known {
+            self.board.set_pace(worker, self.paces.of(worker));
+        }
+        if faded != self.paces.faded() {
+            self.board.set_paces(|worker| self.paces.of(worker));
+        }
     }
 
     /// A prompt has been computed: where that makes a worker busy, it may be so no longer.
@@ -72,6 +86,7 @@ impl Partition {
         let (ledger, usual) = (&self.ledger, self.usual);
         let ours = |rank| ledger.of(worker, rank).active_requests;
         let eased = self.reports.hear(self.latest, worker, &there, report, usual, ours);
+        self.note_loads(worker);
         self.reassess(Some(worker));
         if eased {
             self.wake_all(Some(worker));

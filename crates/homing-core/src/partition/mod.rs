@@ -3,6 +3,7 @@
 //! Everything here happens under the partition's lock, in one critical section a call: resolve, select
 //! and book can't be torn apart by another request.
 //!
+//! * `board`: its targets as policies see them; `survey`: as they are for one request;
 //! * `decide`: where a request goes, as a function that changes nothing;
 //! * `weigh`: whether a Soft session stays;
 //! * `place`: acting on it: resolve, book, wait or refuse;
@@ -18,6 +19,7 @@
 //! * `check`: what must always be true;
 //! * `wake`: who is busy or overloaded, and who is woken when that changes.
 
+mod board;
 mod budget;
 mod check;
 mod decide;
@@ -30,6 +32,7 @@ mod remember;
 mod running;
 mod shown;
 mod standing;
+mod survey;
 mod turnover;
 mod vitals;
 mod wake;
@@ -53,6 +56,7 @@ use crate::select::policy::Policy;
 use crate::settings::{CoreSettings, Mode, OnDown, OnFailure, OnOverload};
 use crate::time::Time;
 use crate::trust::Book;
+use board::Board;
 use budget::Budget;
 use decide::No;
 use lines::{Lines, Queued};
@@ -80,6 +84,7 @@ pub struct Partition {
     settings: CoreSettings,
     /// In the order of ids.
     rows: Vec<Row>,
+    board: Board,
     unplaced: Unplaced,
     /// `None`: sessions are passive (R02).
     table: Option<Table>,
@@ -142,6 +147,7 @@ impl Partition {
         Self {
             id,
             rows: Vec::new(),
+            board: Board::default(),
             unplaced: Unplaced::new(),
             table: affinity.ttl_of(role).map(|ttl| Table::new(rules(ttl), writer)),
             ledger: Ledger::default(),
@@ -174,6 +180,7 @@ impl Partition {
     pub fn reconfigure(&mut self, settings: CoreSettings) {
         self.settings = settings;
         self.detector.set_rules(self.settings.overload);
+        self.rebuild_board();
         // Whoever waits may wait for what is no reason any more.
         self.worker_lost = true;
         self.shake_homes();
@@ -229,6 +236,7 @@ impl Partition {
                 self.rows.insert(i, row);
             }
         }
+        self.rebuild_board();
         self.reassess(Some(id));
         self.wake_all(Some(id));
     }
@@ -246,6 +254,7 @@ impl Partition {
         self.unplaced.remove(&worker);
         self.trust.forget(worker);
         self.paces.forget(worker);
+        self.rebuild_board();
         self.worker_lost = true;
         self.shake_homes();
         self.reassess(None);

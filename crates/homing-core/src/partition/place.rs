@@ -1,6 +1,7 @@
 //! From an ask to a place: resolve, decide, book; or wait, or be refused.
 
 use super::Partition;
+use super::board::Board;
 use super::decide::{Decision, No, Seat, after};
 use super::lines::Queued;
 use super::standing::Lens;
@@ -8,7 +9,7 @@ use crate::affinity::{Hold, Outcome, Plan, Resolved, Standing, Steer};
 use crate::ask::{Admission, Ask, Cause, Claim, Grant, Refusal};
 use crate::explain::{Placement, Preview};
 use crate::load::Claimed;
-use crate::select::{Candidate, Candidates, Demand, Fit};
+use crate::select::{Candidate, Demand, Fit};
 use crate::settings::Mode;
 use crate::time::Time;
 use crate::trust::Forecast;
@@ -27,18 +28,14 @@ impl Partition {
         let steer = hold.map_or(Steer::Free, Hold::steer);
         let seat = Seat { named, from: queued.map(|q| q.line), ..seat(&ask, hold) };
         let demand = self.demand(now, &ask, seat.home);
-        let all = self.candidates(&demand, &ask);
-        let mut dice = self.dice.clone();
-        let decision = self.decide(&demand, &ask, &seat, &all, &mut dice);
-        self.dice = dice;
-        self.remember(&demand, &mut ask, steer, &all, &decision);
+        let (decision, among) = self.look(&demand, &mut ask, &seat, steer);
         match decision {
-            Decision::Go { picked, considered, plan } => {
+            Decision::Go { picked, plan, .. } => {
                 if let (Some(table), Claim::Held(hold)) = (&mut self.table, &mut claim) {
                     table.selected(now, hold, picked.target(), plan);
                 }
                 self.policy.picked(&demand, &picked);
-                let grant = self.grant(&demand, ask, claim, &all, &picked, considered);
+                let grant = self.grant(&demand, ask, claim, &picked, among);
                 self.booked(picked.worker, &demand);
                 Admission::Granted(grant)
             }
@@ -76,14 +73,36 @@ impl Partition {
         }
     }
 
+    /// Decides, and keeps what it was made of. The board is out of its place meanwhile: nothing changes on it but by
+    /// the decision itself.
+    fn look(
+        &mut self,
+        demand: &Demand,
+        ask: &mut Ask,
+        seat: &Seat,
+        steer: Steer,
+    ) -> (Decision, Among) {
+        let mut board = std::mem::take(&mut self.board);
+        self.survey(&mut board, demand, ask);
+        if let Some(table) = &mut self.table {
+            table.counted();
+        }
+        let mut dice = self.dice.clone();
+        let decision = self.decide(demand, ask, seat, board.field_mut(), &mut dice);
+        self.dice = dice;
+        self.remember(demand, ask, steer, board.field(), &decision);
+        let among = among(&board);
+        self.board = board;
+        (decision, among)
+    }
+
     fn grant(
         &mut self,
         demand: &Demand,
         ask: Ask,
         claim: Claim,
-        all: &Candidates,
         picked: &Candidate,
-        considered: usize,
+        among: Among,
     ) -> Grant {
         let chain = if ask.prompt.exact { &ask.prompt.chain } else { &ask.text.chain };
         let claimed = Claimed {
@@ -94,14 +113,14 @@ impl Partition {
             chain_unit: demand.block_size,
         };
         let booking = self.ledger.book(demand.now, picked.worker, picked.rank, claimed);
-        let forecast = forecast(demand, &ask, all, picked);
-        let eligible = || all.iter().filter(|c| !c.fit.any(NOT_ELIGIBLE));
+        self.note_load(picked.worker, picked.rank);
+        let forecast = forecast(demand, &ask, among.live, picked);
         let placement = Placement {
-            eligible: u32::try_from(eligible().count()).unwrap_or(u32::MAX),
-            considered: u32::try_from(considered).unwrap_or(u32::MAX),
+            eligible: among.eligible,
+            considered: among.considered,
             overlap_blocks: picked.overlap,
             trust: picked.trust,
-            best_overlap_blocks: eligible().map(|c| c.overlap).max().unwrap_or(0),
+            best_overlap_blocks: among.best,
             cached_tokens: forecast.cached,
         };
         self.records.granted(demand.now, ask.past.record, picked.target(), placement);
@@ -144,11 +163,13 @@ impl Partition {
         let named = self.named(ask, with_session);
         let (seat, claim) = self.foresee(now, ask);
         let demand = self.demand(now, ask, seat.home);
-        let all = self.candidates(&demand, ask);
+        let mut board = self.board.clone();
+        self.survey(&mut board, &demand, ask);
         // The dice are a copy: a preview takes nobody's turn.
         let decision = match named {
             Ok(named) => {
-                self.decide(&demand, ask, &Seat { named, ..seat }, &all, &mut self.dice.clone())
+                let (seat, all) = (Seat { named, ..seat }, board.field_mut());
+                self.decide(&demand, ask, &seat, all, &mut self.dice.clone())
             }
             Err(cause) => Decision::Refuse(No::because(cause)),
         };
@@ -171,6 +192,7 @@ impl Partition {
             (None, Some(tentative), _) => Some(Steer::Tentative(tentative)),
             (None, None, _) => None,
         };
+        let all = board.field().all();
         Preview {
             target,
             waits: matches!(decision, Decision::Wait(_)),
@@ -208,10 +230,9 @@ impl Partition {
 
 /// What is predicted of a request that goes there, by the index alone: how far that was believed is no part
 /// of it, or a lie that nobody believes would look like the truth.
-fn forecast(demand: &Demand, ask: &Ask, all: &Candidates, picked: &Candidate) -> Forecast {
+/// `best`: what some live target holds.
+fn forecast(demand: &Demand, ask: &Ask, best: u32, picked: &Candidate) -> Forecast {
     let held = |blocks| demand.tokens - demand.uncached(blocks);
-    let live = all.iter().filter(|c| !c.fit.any(Fit::NOT_READY));
-    let best = live.map(|c| c.overlap).max().unwrap_or(0);
     Forecast {
         worker: picked.worker,
         rank: picked.rank,
@@ -227,8 +248,37 @@ fn forecast(demand: &Demand, ask: &Ask, all: &Candidates, picked: &Candidate) ->
     }
 }
 
+/// Among whom a decision was made.
+struct Among {
+    /// How many could have served it,
+    eligible: u32,
+    /// and how many of them the policy was asked about.
+    considered: u32,
+    /// The most that one who could have served it holds,
+    best: u32,
+    /// and that one who is up does.
+    live: u32,
+}
+
+fn among(board: &Board) -> Among {
+    let most = |not: Fit| {
+        let those = board.holders().filter(move |c| !c.fit.any(not));
+        those.map(|c| c.overlap).max().unwrap_or(0)
+    };
+    let field = board.field();
+    let eligible = field.fits().iter().filter(|fit| !fit.any(NOT_ELIGIBLE)).count();
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Among {
+        eligible: number(eligible),
+        considered: number(field.kept.len()),
+        best: most(NOT_ELIGIBLE),
+        live: most(Fit::NOT_READY),
+    }
+}
+
 /// What a candidate must not be to count as eligible in the contract's sense.
 pub(super) const NOT_ELIGIBLE: Fit = Fit::NOT_READY
+    .and(Fit::UNWELL)
     .and(Fit::FORBIDDEN)
     .and(Fit::FAILED)
     .and(Fit::DRAINING)

@@ -1,13 +1,14 @@
 //! What is kept of a decision, for who asks later why.
 
 use super::Partition;
+use super::board::Field;
 use super::decide::Decision;
 use super::place::NOT_ELIGIBLE;
 use crate::affinity::Steer;
 use crate::ask::Ask;
 use crate::explain::records::{Records, Weighing};
 use crate::ids::WorkerId;
-use crate::select::{Candidate, Candidates, Demand};
+use crate::select::Demand;
 
 impl Partition {
     /// Keeps what the decision was made of.
@@ -16,20 +17,30 @@ impl Partition {
         demand: &Demand,
         ask: &mut Ask,
         steer: Steer,
-        all: &Candidates,
+        field: &Field,
         decision: &Decision,
     ) {
         if self.records.off() {
             return;
         }
         let (pick, waits) = match decision {
-            Decision::Go { picked, .. } => (Some(picked.target()), None),
+            Decision::Go { at, .. } => (Some(*at), None),
             Decision::Wait(line) => (None, Some(*line)),
             Decision::Refuse(_) => (None, None),
         };
-        let policy = &*self.policy;
-        let eligible = |c: &Candidate| !c.fit.any(NOT_ELIGIBLE);
-        let weighing = Weighing { policy, demand, all, pick, eligible };
+        let home = steer.target().map_or(0..0, |home| field.at(home));
+        let (all, fits) = (field.all(), field.fits());
+        let weighing = Weighing {
+            policy: &*self.policy,
+            demand,
+            all,
+            fits,
+            kept: &field.kept,
+            costs: &field.costs,
+            pick,
+            home,
+            ineligible: NOT_ELIGIBLE,
+        };
         self.records.decided(demand.now, ask, steer, waits, weighing);
     }
 

@@ -80,15 +80,19 @@ impl Partition {
             Step::FirstToken => {
                 self.records.first_token(now, live.record);
                 let (worker, settled) = self.ledger.first_token(now, &live.booking, true);
-                let known = self.row(worker).is_some();
-                settled.iter().for_each(|seen| self.paces.prefilled(worker, known, seen));
-                self.eased(live.forecast.worker);
+                self.note_load(worker, live.forecast.rank);
+                self.learn(worker, &settled, None);
+                self.eased(worker);
             }
             Step::Answered => {
-                let _ = self.ledger.first_token(now, &live.booking, false);
-                self.eased(live.forecast.worker);
+                let (worker, _) = self.ledger.first_token(now, &live.booking, false);
+                self.note_load(worker, live.forecast.rank);
+                self.eased(worker);
             }
-            Step::Output(n) => self.ledger.output(now, &live.booking, n),
+            Step::Output(n) => {
+                self.ledger.output(now, &live.booking, n);
+                self.note_load(live.forecast.worker, live.forecast.rank);
+            }
             Step::Usage(usage) => {
                 let forecast = &live.forecast;
                 if live.told.swap(true, Ordering::Relaxed) {

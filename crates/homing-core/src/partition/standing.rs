@@ -88,7 +88,13 @@ impl<'a> Lens<'a> {
         }
     }
 
-    fn is_kept_away(&self, worker: WorkerId) -> bool {
+    /// Whether a worker is there, by probes alone: as far as they can be believed.
+    pub(super) fn is_there(&self, row: &Row) -> bool {
+        row.state == State::Ready || row.state == State::Down && row.silent && self.blink
+    }
+
+    /// Whether it is unwell, and not this request's to try.
+    pub(super) fn is_kept_away(&self, worker: WorkerId) -> bool {
         self.vitals.is_some_and(|vitals| vitals.keeps_away(self.now, worker))
     }
 

@@ -103,6 +103,12 @@ impl Partition {
     pub(super) fn note_time(&mut self, now: Time) {
         let before = self.latest;
         self.latest = before.max(now);
+        let blinks = |at| self.silence.is_blink(at, self.rows.len());
+        if blinks(before) != blinks(self.latest) {
+            self.worker_lost = true;
+            self.shake_homes();
+            self.rebuild_board();
+        }
         if self.shed_until(None).is_some_and(|until| until <= now) {
             let over: Vec<_> =
                 self.shed.iter().filter(|(_, until)| *until <= now).map(|(w, _)| *w).collect();
@@ -112,6 +118,7 @@ impl Partition {
             }
         }
         for worker in self.reports.expire(self.latest) {
+            self.note_loads(worker);
             self.reassess(Some(worker));
             self.wake_all(Some(worker));
         }

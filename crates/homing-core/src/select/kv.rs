@@ -1,6 +1,6 @@
 //! `kv`: fewest blocks to compute and to decode.
 
-use super::policy::{Parts, Policy, Terms, numbers, terms};
+use super::policy::{Policy, Terms, Weight, terms};
 use super::{Candidate, Demand};
 use crate::load::block_of;
 
@@ -48,8 +48,9 @@ impl Policy for Kv {
         self.parts(demand, c).iter().sum()
     }
 
-    fn weigh(&self, demand: &Demand, c: &Candidate) -> Parts {
-        numbers(self.parts(demand, c))
+    fn weigh(&self, demand: &Demand, c: &Candidate) -> Weight {
+        // No milliseconds.
+        Weight::of(self.parts(demand, c), 0.0)
     }
 
     fn terms(&self, demand: &Demand, c: &Candidate) -> Terms {

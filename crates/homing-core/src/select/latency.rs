@@ -1,6 +1,6 @@
 //! `latency`: costs in milliseconds.
 
-use super::policy::{Parts, Policy, Terms, numbers, terms};
+use super::policy::{Policy, Terms, Weight, terms};
 use super::{Candidate, Demand};
 
 /// The time that the request takes, and the time that it takes from others. How fast workers are is learned
@@ -29,7 +29,9 @@ impl Default for Latency {
 }
 
 impl Latency {
-    fn parts(&self, demand: &Demand, c: &Candidate) -> [f64; 6] {
+    /// The parts of its cost, and when its first token comes.
+    #[inline]
+    fn parts(&self, demand: &Demand, c: &Candidate) -> ([f64; 6], f64) {
         let (pace, load) = (&c.pace, &c.load);
         let uncached = demand.uncached(c.believed());
         let far = (self.host * f64::from(c.host) + self.disk * f64::from(c.disk))
@@ -41,28 +43,31 @@ impl Latency {
         let stalls = f64::from(pace.stall / pace.token.max(1e-6)).min(1.0);
         let answer = f64::from(demand.answer);
         let more = f64::from(pace.sequence) + f64::from(pace.context) * f64::from(demand.tokens);
-        [
-            f64::from(pace.base) + pace.queue_ms(demand.now, load),
+        let queue = f64::from(pace.base) + pace.queue_ms(demand.now, load);
+        let parts = [
+            queue,
             prefill * (1.0 + self.work),
             self.stall * stalls * decoding * prefill,
             self.decode * answer * pace.step_ms(load, demand.tokens),
             self.decode * answer * more * f64::from(load.active_requests),
             self.home * f64::from(c.homes) * f64::from(pace.token),
-        ]
+        ];
+        (parts, queue + prefill)
     }
 }
 
 impl Policy for Latency {
     fn cost(&self, demand: &Demand, c: &Candidate) -> f64 {
-        self.parts(demand, c).iter().sum()
+        self.parts(demand, c).0.iter().sum()
     }
 
-    fn weigh(&self, demand: &Demand, c: &Candidate) -> Parts {
-        numbers(self.parts(demand, c))
+    fn weigh(&self, demand: &Demand, c: &Candidate) -> Weight {
+        let (parts, first_ms) = self.parts(demand, c);
+        Weight::of(parts, first_ms)
     }
 
     fn terms(&self, demand: &Demand, c: &Candidate) -> Terms {
-        let [queue, prefill, stall, decode, others, homes] = self.parts(demand, c);
+        let [queue, prefill, stall, decode, others, homes] = self.parts(demand, c).0;
         terms([
             ("queue_ms", queue),
             ("prefill_ms", prefill),

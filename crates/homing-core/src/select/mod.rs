@@ -18,6 +18,7 @@ mod round_robin;
 pub use kv::Kv;
 pub use latency::Latency;
 pub use least_loaded::LeastLoaded;
+pub use policy::Costs;
 pub use power_of_two::PowerOfTwo;
 pub use random::Random;
 pub use round_robin::RoundRobin;
@@ -51,9 +52,11 @@ impl Fit {
     pub const AWAITED: Self = Self(64);
     /// The policy rules it out.
     pub const VETOED: Self = Self(128);
+    /// Nothing good has come back from its worker of late, and another request is trying it.
+    pub const UNWELL: Self = Self(256);
 
     /// How many reasons there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
 
     /// The reasons, as people read them, in the order of their bits.
     pub const WORDS: [(Self, &'static str); Self::COUNT] = [
@@ -65,6 +68,7 @@ impl Fit {
         (Self::BUSY, "busy"),
         (Self::AWAITED, "awaited"),
         (Self::VETOED, "vetoed"),
+        (Self::UNWELL, "unwell"),
     ];
 
     /// Both.
@@ -91,6 +95,14 @@ impl Fit {
     /// The reasons that hold, as people read them.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         Self::WORDS.into_iter().filter(move |(reason, _)| self.any(*reason)).map(|(_, word)| word)
+    }
+}
+
+impl std::ops::Not for Fit {
+    type Output = Self;
+
+    fn not(self) -> Self {
+        Self(!self.0)
     }
 }
 
@@ -151,8 +163,54 @@ impl Candidate {
     }
 }
 
-/// The candidates of one request; no allocation for usual fleets.
-pub type Candidates = SmallVec<[Candidate; 16]>;
+/// Those of a partition's targets that a policy may choose among, in the order of ids. It looks like a list of
+/// [`Candidate`]s, and copies none of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Among<'a> {
+    all: &'a [Candidate],
+    /// By number; `None`: all.
+    which: Option<&'a [u32]>,
+}
+
+impl<'a> Among<'a> {
+    /// Those of `all` that have these numbers.
+    pub(crate) fn some(all: &'a [Candidate], which: &'a [u32]) -> Self {
+        Self { all, which: Some(which).filter(|which| which.len() < all.len()) }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.which.map_or(self.all.len(), <[u32]>::len)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One of them, from 0 on.
+    #[must_use]
+    pub fn get(&self, i: usize) -> Option<&'a Candidate> {
+        match self.which {
+            None => self.all.get(i),
+            Some(which) => which.get(i).and_then(|i| self.all.get(*i as usize)),
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &'a Candidate> + Clone + use<'a> {
+        let it = *self;
+        (0..it.len()).filter_map(move |i| it.get(i))
+    }
+}
+
+impl<'a> From<&'a [Candidate]> for Among<'a> {
+    fn from(all: &'a [Candidate]) -> Self {
+        Self { all, which: None }
+    }
+}
 
 /// What a request demands of its target.
 #[derive(Clone, Copy, Debug, Default)]
@@ -183,25 +241,45 @@ impl Demand {
 const NEAR: f64 = 1e-9;
 
 /// The candidate that costs least; among those that cost at most `near` more, any (F15), or, for a session's first
-/// turn, the one that any router would take. `None` if there are none.
+/// turn, the one that any router would take. `None` if there are none. Gives its place in `among`.
 pub fn cheapest(
-    candidates: &[Candidate],
+    among: Among<'_>,
     demand: &Demand,
     near: f64,
     dice: &mut dyn Dice,
     cost: impl Fn(&Candidate) -> f64,
 ) -> Option<usize> {
-    let costs: SmallVec<[f64; 64]> = candidates.iter().map(cost).collect();
-    let best = costs.iter().copied().fold(f64::INFINITY, f64::min) + near.max(NEAR);
+    let costs: SmallVec<[f64; 64]> = among.iter().map(cost).collect();
+    cheapest_of(among, &costs, demand, near, dice)
+}
+
+/// The same where the costs are known, each candidate's in its place.
+pub fn cheapest_of(
+    among: Among<'_>,
+    costs: &[f64],
+    demand: &Demand,
+    near: f64,
+    dice: &mut dyn Dice,
+) -> Option<usize> {
+    let best = least(costs) + near.max(NEAR);
     let tied = || costs.iter().enumerate().filter(|(_, cost)| **cost <= best).map(|(i, _)| i);
-    let n = tied().count();
+    let n = costs.iter().filter(|cost| **cost <= best).count();
     match demand.newcomer {
         // Infinite, or no number: no cost of ours, but somebody's policy may say so.
-        _ if n == 0 => (!candidates.is_empty()).then(|| dice.below(candidates.len())),
+        _ if n == 0 => (!among.is_empty()).then(|| dice.below(among.len())),
         _ if n == 1 => tied().next(),
-        Some(key) => tied().max_by_key(|i| rendezvous(key, &candidates[*i])),
+        Some(key) => tied().max_by_key(|i| among.get(*i).map(|c| rendezvous(key, c))),
         None => tied().nth(dice.below(n)),
     }
+}
+
+/// The least of them, whatever is no number. Four at a time, since each step of a minimum waits for the one before.
+fn least(costs: &[f64]) -> f64 {
+    let (four, rest) = costs.as_chunks::<4>();
+    let least = four.iter().fold([f64::INFINITY; 4], |least, costs| {
+        std::array::from_fn(|i| if costs[i] < least[i] { costs[i] } else { least[i] })
+    });
+    least.iter().chain(rest).copied().fold(f64::INFINITY, f64::min)
 }
 
 /// How much a session likes a target, whoever asks: the highest wins (Thaler and Ravishankar, "A name-based mapping

@@ -2,7 +2,7 @@
 //! at before it is asked (R21).
 
 use super::{
-    Candidate, Demand, Kv, Latency, LeastLoaded, PowerOfTwo, Random, RoundRobin, cheapest,
+    Among, Candidate, Demand, Kv, Latency, LeastLoaded, PowerOfTwo, Random, RoundRobin, cheapest_of,
 };
 use crate::dice::Dice;
 use crate::settings::PolicyKind;
@@ -17,11 +17,62 @@ pub const TERMS: usize = 6;
 /// They without their names; 0 where there are fewer.
 pub type Parts = [f32; TERMS];
 
-/// So many parts.
-pub(super) fn numbers<const N: usize>(parts: [f64; N]) -> Parts {
-    let mut all = Parts::default();
-    all.iter_mut().zip(parts).for_each(|(all, part)| *all = part as f32);
-    all
+/// A candidate's cost with what a record keeps of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Weight {
+    /// What it costs.
+    pub cost: f64,
+    /// The parts of it.
+    pub parts: Parts,
+    /// After how many milliseconds its first token would come; shown where the policy costs in milliseconds.
+    pub first_ms: f32,
+}
+
+impl Weight {
+    /// The sum of these parts.
+    pub(super) fn of<const N: usize>(parts: [f64; N], first_ms: f64) -> Self {
+        let mut kept = Parts::default();
+        kept.iter_mut().zip(parts).for_each(|(kept, part)| *kept = part as f32);
+        Self { cost: parts.iter().sum(), parts: kept, first_ms: first_ms as f32 }
+    }
+}
+
+/// What candidates cost, as a policy says it when it picks: in their order, once for the choice and for its record. No
+/// allocation for usual fleets.
+#[derive(Clone, Debug, Default)]
+pub struct Costs {
+    costs: SmallVec<[f64; 64]>,
+    weights: Vec<Weight>,
+    whole: bool,
+}
+
+impl Costs {
+    /// Nothing is said. `whole`: the record is to show each of them.
+    pub(crate) fn clear(&mut self, whole: bool) {
+        (self.costs.clear(), self.weights.clear());
+        self.whole = whole;
+    }
+
+    /// Asks what all of these cost.
+    pub fn ask(&mut self, policy: &(impl Policy + ?Sized), demand: &Demand, among: Among<'_>) {
+        if self.whole {
+            self.weights.extend(among.iter().map(|c| policy.weigh(demand, c)));
+            self.costs.extend(self.weights.iter().map(|weight| weight.cost));
+        } else {
+            self.costs.extend(among.iter().map(|c| policy.cost(demand, c)));
+        }
+    }
+
+    /// What they cost; empty, if that was not asked.
+    #[must_use]
+    pub fn costs(&self) -> &[f64] {
+        &self.costs
+    }
+
+    /// They with their parts; empty, if that was not asked.
+    pub(crate) fn weights(&self) -> &[Weight] {
+        &self.weights
+    }
 }
 
 /// These parts.
@@ -48,13 +99,14 @@ pub trait Policy: Debug + Send {
         terms([("cost", self.cost(demand, candidate))])
     }
 
-    /// The parts of [`Self::terms`] as numbers alone, in the same order, which never changes: of each decision they
-    /// are kept for many candidates.
-    fn weigh(&self, demand: &Demand, candidate: &Candidate) -> Parts {
+    /// [`Self::cost`] with the parts of [`Self::terms`] as numbers alone, in the same order, which never changes: of
+    /// each decision they are kept for many candidates. Worth writing where it is cheaper than the two.
+    fn weigh(&self, demand: &Demand, candidate: &Candidate) -> Weight {
         let mut parts = Parts::default();
         let terms = self.terms(demand, candidate);
         parts.iter_mut().zip(terms).for_each(|(part, (_, cost))| *part = cost as f32);
-        parts
+        let cost = self.cost(demand, candidate);
+        Weight { cost, parts, first_ms: candidate.ttft_ms(demand) as f32 }
     }
 
     /// Costs that are no farther apart than this are equal.
@@ -62,14 +114,27 @@ pub trait Policy: Debug + Send {
         0.0
     }
 
-    /// Picks one: the cheapest, unless the policy knows better. `None` only if there are none.
+    /// Picks one: the cheapest, unless the policy knows better. Gives its place in `among`; `None` only if there are
+    /// none. What each of them costs may be left in `costs` ([`Costs::ask`]), which comes empty: the decision's
+    /// record wants it, and asks for it again unless it is there.
     fn pick(
         &self,
         demand: &Demand,
-        candidates: &[Candidate],
+        among: Among<'_>,
+        costs: &mut Costs,
         dice: &mut dyn Dice,
     ) -> Option<usize> {
-        cheapest(candidates, demand, self.near(), dice, |c| self.cost(demand, c))
+        costs.ask(self, demand, among);
+        cheapest_of(among, costs.costs(), demand, self.near(), dice)
+    }
+
+    /// Calls `veto` with the place of each that [`Self::admits`] says no to: one call for all of them.
+    fn vetoes(&self, demand: &Demand, all: &[Candidate], veto: &mut dyn FnMut(usize)) {
+        for (i, candidate) in all.iter().enumerate() {
+            if !self.admits(demand, candidate) {
+                veto(i);
+            }
+        }
     }
 
     /// Whether it decides by itself whether a Soft session stays, whatever `affinity.soft` says: it is then given

@@ -1,7 +1,7 @@
 //! `power_of_two`: the less loaded of two.
 
 use super::policy::{Policy, Terms};
-use super::{Candidate, Demand, LeastLoaded, cheapest};
+use super::{Among, Candidate, Costs, Demand, LeastLoaded, cheapest};
 use crate::dice::Dice;
 
 /// The less loaded of two at random: nearly as even as looking at all (Mitzenmacher, "The power of two
@@ -21,18 +21,20 @@ impl Policy for PowerOfTwo {
     fn pick(
         &self,
         demand: &Demand,
-        candidates: &[Candidate],
+        among: Among<'_>,
+        _: &mut Costs,
         dice: &mut dyn Dice,
     ) -> Option<usize> {
-        let n = candidates.len();
+        let n = among.len();
         if n < 2 {
             return n.checked_sub(1);
         }
         let a = dice.below(n);
         // Another one: the last takes the place of the first choice.
         let b = Some(dice.below(n - 1)).filter(|b| *b != a).unwrap_or(n - 1);
-        let pair = [candidates[a], candidates[b]];
-        let picked = cheapest(&pair, demand, self.near(), dice, |c| self.cost(demand, c))?;
+        let pair = [*among.get(a)?, *among.get(b)?];
+        let pair = Among::from(&pair[..]);
+        let picked = cheapest(pair, demand, self.near(), dice, |c| self.cost(demand, c))?;
         Some(if picked == 0 { a } else { b })
     }
 }

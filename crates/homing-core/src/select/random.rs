@@ -1,7 +1,7 @@
 //! `random`: chance alone, the measure of all others.
 
 use super::policy::Policy;
-use super::{Candidate, Demand};
+use super::{Among, Candidate, Costs, Demand};
 use crate::dice::Dice;
 
 /// Any.
@@ -13,7 +13,13 @@ impl Policy for Random {
         0.0
     }
 
-    fn pick(&self, _: &Demand, candidates: &[Candidate], dice: &mut dyn Dice) -> Option<usize> {
-        Some(dice.below(candidates.len())).filter(|_| !candidates.is_empty())
+    fn pick(
+        &self,
+        _: &Demand,
+        among: Among<'_>,
+        _: &mut Costs,
+        dice: &mut dyn Dice,
+    ) -> Option<usize> {
+        Some(dice.below(among.len())).filter(|_| !among.is_empty())
     }
 }

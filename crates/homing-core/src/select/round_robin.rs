@@ -1,7 +1,7 @@
 //! `round_robin`: everybody's turn comes.
 
 use super::policy::Policy;
-use super::{Candidate, Demand};
+use super::{Among, Candidate, Costs, Demand};
 use crate::dice::Dice;
 use crate::ids::{DpRank, WorkerId};
 
@@ -18,9 +18,9 @@ impl Policy for RoundRobin {
     }
 
     /// The first candidate behind the last one picked, in the order of ids.
-    fn pick(&self, _: &Demand, candidates: &[Candidate], _: &mut dyn Dice) -> Option<usize> {
+    fn pick(&self, _: &Demand, among: Among<'_>, _: &mut Costs, _: &mut dyn Dice) -> Option<usize> {
         let id = |c: &Candidate| (c.worker, c.rank);
-        let all = || candidates.iter().enumerate();
+        let all = || among.iter().enumerate();
         let behind =
             all().filter(|(_, c)| self.last.is_none_or(|l| id(c) > l)).min_by_key(|(_, c)| id(c));
         behind.or_else(|| all().min_by_key(|(_, c)| id(c))).map(|(i, _)| i)

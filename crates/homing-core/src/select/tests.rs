@@ -36,9 +36,13 @@ fn pick(
     candidates: &[Candidate],
     dice: &mut SplitMix,
 ) -> Option<usize> {
-    let i = policy.pick(demand, candidates, dice)?;
+    let i = policy.pick(demand, candidates.into(), &mut Costs::default(), dice)?;
     policy.picked(demand, &candidates[i]);
     Some(i)
+}
+
+fn pick_alone(policy: &dyn Policy, demand: &Demand, all: &[Candidate], seed: u64) -> Option<usize> {
+    policy.pick(demand, all.into(), &mut Costs::default(), &mut SplitMix::new(seed))
 }
 
 const ALL: [PolicyKind; 6] = [
@@ -262,7 +266,7 @@ proptest! {
         let demand = Demand { newcomer, ..demand(tokens) };
         for kind in [PolicyKind::Kv, PolicyKind::Latency, PolicyKind::LeastLoaded] {
             let policy = built_in(kind);
-            let i = policy.pick(&demand, &all, &mut SplitMix::new(seed)).unwrap();
+            let i = pick_alone(&*policy, &demand, &all, seed).unwrap();
             let best = all.iter().map(|c| policy.cost(&demand, c)).fold(f64::INFINITY, f64::min);
             prop_assert!(policy.cost(&demand, &all[i]) <= best + policy.near().max(1e-6));
         }
@@ -282,8 +286,8 @@ fn first_turns_go_to_the_same_place_at_all_routers_and_to_all_places() {
         for key in 0..4000u128 {
             let newcomer = Some(SessionKey(key * 7919));
             let demand = Demand { newcomer, ..demand(100) };
-            let a = policy.pick(&demand, &all, &mut SplitMix::new(1)).unwrap();
-            let b = policy.pick(&demand, &others, &mut SplitMix::new(2)).unwrap();
+            let a = pick_alone(&*policy, &demand, &all, 1).unwrap();
+            let b = pick_alone(&*policy, &demand, &others, 2).unwrap();
             assert_eq!(all[a].name, others[b].name, "{kind:?}");
             seen[a] += 1;
         }
@@ -298,7 +302,9 @@ fn latency_weighs_a_prefix_against_the_wait_for_it_in_time() {
     let mut warm = candidate(0);
     warm.overlap = 100;
     let cold = candidate(1);
-    let mut pick = |demand: &Demand, all: &[Candidate]| policy.pick(demand, all, &mut dice);
+    let mut pick = |demand: &Demand, all: &[Candidate]| {
+        policy.pick(demand, all.into(), &mut Costs::default(), &mut dice)
+    };
     let demand = Demand { now: Time::from_micros(9_000_000), ..demand(2000) };
     assert_eq!(pick(&demand, &[cold, warm]), Some(1));
     // A long prompt stands before it there.

@@ -69,6 +69,11 @@ struct Page {
 }
 
 impl Book {
+    /// Whether somebody is not trusted in full.
+    pub(crate) fn doubts(&self) -> bool {
+        self.doubted > 0
+    }
+
     /// How far what the index says of a worker counts for a request of this shape.
     pub(crate) fn of(&self, worker: WorkerId, shape: Shape) -> Trust {
         if self.doubted == 0 {

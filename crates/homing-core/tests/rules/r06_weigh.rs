@@ -5,7 +5,7 @@ use homing_core::affinity::Outcome;
 use homing_core::dice::Dice;
 use homing_core::ids::WorkerId;
 use homing_core::select::policy::Policy;
-use homing_core::select::{Candidate, Demand};
+use homing_core::select::{Among, Candidate, Costs, Demand};
 use homing_core::settings::{CoreSettings, PolicyKind, Soft};
 use std::sync::{Arc, Mutex};
 
@@ -115,7 +115,13 @@ impl Policy for Headstrong {
         f64::from(u8::from(*self.to.lock().unwrap() != Some(c.worker)))
     }
 
-    fn pick(&self, d: &Demand, all: &[Candidate], dice: &mut dyn Dice) -> Option<usize> {
+    fn pick(
+        &self,
+        d: &Demand,
+        all: Among<'_>,
+        _: &mut Costs,
+        dice: &mut dyn Dice,
+    ) -> Option<usize> {
         let homes = all.iter().filter(|c| c.home).map(|c| c.worker);
         self.homes.lock().unwrap().extend(homes);
         homing_core::select::cheapest(all, d, 0.0, dice, |c| self.cost(d, c))

@@ -3,7 +3,7 @@
 
 use super::world::*;
 use homing_core::affinity::Outcome;
-use homing_core::ask::{Admission, Cause};
+use homing_core::ask::Cause;
 use homing_core::settings::{CoreSettings, OnDown, OnOverload, OverloadSettings};
 
 #[test]
@@ -67,9 +67,7 @@ fn the_detector_is_turned_on_and_off() {
     w.core.reconfigure(&settings());
     assert!(!w.part(busy).shed);
     w.finish(live);
-    assert!(matches!(w.admit(w.plain()), Admission::Granted(g) if {
-        let _ = w.core.abandon(w.now, g, homing_core::ask::Abandon::NotDispatched);
-        true
-    }));
+    let grant = w.grant(w.plain());
+    let _ = w.core.abandon(w.now, grant, homing_core::ask::Abandon::NotDispatched);
     w.quiesce();
 }

@@ -6,6 +6,7 @@
 //! | `GET /ready` | 200 once a worker can serve; 503 and why before that, and while draining |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /admin/workers` | every worker, its state and its load (`workers`) |
+//! | `POST /admin/workers?ttl=15s` | registers one (`register`) |
 //! | `DELETE /admin/workers/{id}` | removes one: it has departed, running streams finish |
 //! | `POST /admin/workers/{id}/drain`, `/undrain` | no new sessions; or again |
 //! | `GET /admin/sessions?limit=N` | what is bound where (`sessions`) |
@@ -22,6 +23,7 @@ mod decisions;
 mod host;
 mod login;
 mod preview;
+mod register;
 mod sessions;
 mod workers;
 
@@ -36,6 +38,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router, middleware};
 use homing_runtime::fleet::Fleet;
+use homing_runtime::fleet::registered::Registered;
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::shell::Shell;
 use serde_json::json;
@@ -50,6 +53,7 @@ struct Admin {
     life: Lifecycle,
     tokens: Arc<ArcSwap<Tokens>>,
     reloader: Arc<Reloader>,
+    registered: Arc<Registered>,
 }
 
 /// Serves until the runtime ends.
@@ -61,13 +65,14 @@ pub async fn serve(
     life: Lifecycle,
     tokens: Arc<ArcSwap<Tokens>>,
     reloader: Arc<Reloader>,
+    registered: Arc<Registered>,
 ) {
-    let admin = Admin { shell, fleet, gateway, life, tokens, reloader };
+    let admin = Admin { shell, fleet, gateway, life, tokens, reloader, registered };
     let app = Router::new()
         .route("/health", get(async || "ok"))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
-        .route("/admin/workers", get(workers::list))
+        .route("/admin/workers", get(workers::list).post(register::register))
         .route("/admin/workers/{id}", delete(workers::remove))
         .route("/admin/workers/{id}/drain", post(workers::drain))
         .route("/admin/workers/{id}/undrain", post(workers::undrain))

@@ -120,6 +120,7 @@ fn state(w: &WorkerView, now: Time) -> String {
 }
 
 pub(super) async fn remove(State(admin): State<Admin>, Path(id): Path<String>) -> Response {
+    admin.registered.forget(&id);
     if admin.fleet.remove(&id) { StatusCode::NO_CONTENT.into_response() } else { unknown() }
 }
 

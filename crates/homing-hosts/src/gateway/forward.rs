@@ -6,6 +6,7 @@ use super::record::Record;
 use bytes::Bytes;
 use homing_core::fleet::WorkerInfo;
 use homing_core::ids::DpRank;
+use homing_runtime::traces::TRACEPARENT;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Request, Uri};
@@ -61,6 +62,10 @@ pub(super) fn request_headers(parts: &Parts, record: &Record, takes_keys: bool) 
     }
     // The client's own, unless it is one that we don't take: all three see the same.
     headers.insert(HeaderName::from_static("x-request-id"), record.request_id.clone());
+    if let Some(spans) = &record.spans {
+        // What its worker records is part of what is recorded here; else the client's own passes.
+        headers.insert(HeaderName::from_static(TRACEPARENT), spans.header());
+    }
     headers
 }
 

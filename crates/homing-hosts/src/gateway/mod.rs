@@ -13,7 +13,7 @@
 //! * `relay`: the answer on its way back, and what ends with it;
 //! * `pace`: how fast a client takes its answer;
 //! * `reply`: our own answers; the one place where a refusal becomes a status;
-//! * `record`: one line and one count a request.
+//! * `record`: one line and one count a request; `spans`: and its part in a trace.
 
 mod access;
 mod ask;
@@ -32,6 +32,7 @@ mod reply;
 mod room;
 mod service;
 mod session;
+mod spans;
 mod steering;
 mod tokens;
 
@@ -48,6 +49,7 @@ use homing_runtime::recorder::Recorder;
 use homing_runtime::settings::{Model, RejectAs, Settings, Subagents, Tokenizer};
 use homing_runtime::shell::{Shell, core_mode};
 use homing_runtime::tenants::Tenants;
+use homing_runtime::traces::Traces;
 use homing_wire::request::BodyPaths;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use room::Room;
@@ -83,6 +85,8 @@ pub struct Gateway {
     next_request: AtomicU64,
     /// Who keeps a trace of the requests (`gateway.record`).
     recorder: Option<Arc<Recorder>>,
+    /// Where spans go, if anywhere.
+    traces: Option<Arc<Traces>>,
 }
 
 impl Gateway {
@@ -97,6 +101,7 @@ impl Gateway {
         pool: ComputePool,
         life: Lifecycle,
         recorder: Option<Arc<Recorder>>,
+        traces: Option<Arc<Traces>>,
         entropy: &[u8; 32],
     ) -> Result<Self, KeysError> {
         let access = Access::load(settings.clone())?;
@@ -132,6 +137,7 @@ impl Gateway {
                 .unwrap_or_else(|_| HeaderValue::from_static("homing")),
             next_request: AtomicU64::new(0),
             recorder,
+            traces,
             room: Room::new(settings.gateway.body_memory),
             access: ArcSwap::from_pointee(access),
             tenants: Tenants::default(),

@@ -311,6 +311,7 @@ impl Sending<'_> {
         let placement = checked.placement();
         let worker = checked.worker();
         record.attempts += 1;
+        record.placed();
         record.worker = Some(worker.spec.name.clone());
         record.rank = checked.rank();
         record.cached_tokens = record.cached_tokens.map(|_| placement.cached_tokens);

@@ -3,6 +3,7 @@
 
 use super::Gateway;
 use super::gone::Gone;
+use super::spans::Spans;
 use homing_core::affinity::Outcome;
 use homing_core::ask;
 use homing_core::explain::record::{Note, Report, Stage};
@@ -13,6 +14,7 @@ use homing_runtime::metrics::{Metrics, RequestLabels};
 use homing_runtime::recorder::{Recorded, Recorder};
 use homing_runtime::shell::Shell;
 use homing_runtime::tenants::Entered;
+use homing_runtime::traces::Fact;
 use homing_wire::errors::ApiShape;
 use homing_wire::usage::Usage;
 use http::{HeaderMap, HeaderValue};
@@ -100,6 +102,8 @@ pub(super) struct Record {
     last: Option<Duration>,
     /// When it came, by the core's clock.
     came: Time,
+    /// Its part in a trace.
+    pub(super) spans: Option<Spans>,
     /// Its tenant, and what that may still take. Left with the record.
     pub(super) entered: Option<Entered>,
     pub(super) tenant: Option<Arc<str>>,
@@ -160,6 +164,7 @@ impl Record {
             first: None,
             last: None,
             came: gateway.shell.now(),
+            spans: Spans::begin(gateway.traces.as_ref(), headers),
             entered: None,
             tenant: None,
             client: None,
@@ -193,6 +198,46 @@ impl Record {
         recorder.record(Recorded { came, session, prompt, output_tokens });
     }
 
+    /// It has got a place, and is about to be sent there.
+    pub(super) fn placed(&mut self) {
+        let after = self.began.elapsed();
+        if let Some(spans) = &mut self.spans {
+            spans.placed(after);
+        }
+    }
+
+    /// What its span says: the access log's fields, under OpenTelemetry's names where it has some.
+    fn facts(&self) -> Vec<(&'static str, Fact)> {
+        let text = |text: &str| Fact::Text(text.to_owned());
+        let mut facts = vec![
+            ("homing.request_id", text(self.request_id.to_str().unwrap_or(UNREADABLE))),
+            ("homing.endpoint", text(self.endpoint)),
+            ("http.response.status_code", Fact::Number(self.status.into())),
+            ("homing.affinity", text(self.outcome.word())),
+            ("homing.attempts", Fact::Number(self.attempts.into())),
+            ("homing.ended", text(self.ended.word())),
+        ];
+        let texts = [
+            ("gen_ai.request.model", self.model.as_deref().map(str::to_owned)),
+            ("homing.worker", self.worker.as_deref().map(str::to_owned)),
+            ("homing.session", self.session.map(|s| s.to_string())),
+            ("homing.tenant", self.tenant.as_deref().map(str::to_owned)),
+            ("homing.code", Some(self.code.to_owned()).filter(|code| !code.is_empty())),
+        ];
+        facts.extend(texts.into_iter().filter_map(|(key, fact)| Some((key, Fact::Text(fact?)))));
+        let numbers = [
+            ("homing.dp_rank", self.rank.map(|r| r.0.into())),
+            ("gen_ai.usage.input_tokens", self.usage.map(|u| u.prompt_tokens)),
+            ("gen_ai.usage.output_tokens", self.usage.map(|u| u.completion_tokens)),
+            ("homing.cached_tokens", self.usage.and_then(|u| u.cached_tokens)),
+            ("homing.predicted_cached_tokens", self.cached_tokens.map(u64::from)),
+            ("homing.ttft_us", self.first.map(|d| d.as_micros() as u64)),
+        ];
+        facts
+            .extend(numbers.into_iter().filter_map(|(key, fact)| Some((key, Fact::Number(fact?)))));
+        facts
+    }
+
     /// Settles what its tenant has taken: what the engine counted, or as good as that is known here.
     fn pay(&mut self) {
         let Some(mut entered) = self.entered.take() else { return };
@@ -212,6 +257,7 @@ impl Record {
     ) -> Self {
         let mut record = Self::start(gateway, headers, endpoint, api);
         record.counts = false;
+        record.spans = None;
         record
     }
 
@@ -243,6 +289,14 @@ impl Drop for Record {
         let took = self.began.elapsed();
         self.record();
         self.pay();
+        if let Some(spans) = self.spans.take() {
+            let broke = matches!(self.ended, Ended::WorkerBroke | Ended::TimedOut);
+            let error = (broke || self.status >= 500).then(|| match self.code {
+                "" => self.ended.word().to_owned(),
+                code => code.to_owned(),
+            });
+            spans.finish(self.came, took, self.facts(), error);
+        }
         let metrics = self.shell.metrics();
         let model = self.model.take().unwrap_or_else(|| Arc::from("other"));
         if let Some(first) = self.first {

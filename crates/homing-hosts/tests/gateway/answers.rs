@@ -189,7 +189,7 @@ async fn a_compressed_stream_passes_as_it_comes() {
 }
 
 #[tokio::test]
-async fn f45_f48_a_stream_is_the_same_bytes_wherever_it_is_cut() {
+async fn f45_f47_f48_a_stream_is_the_same_bytes_wherever_it_is_cut() {
     let worker = Worker::start("w", |asked| {
         let cut: usize = {
             let cut = asked.header("x-cut")[0];

@@ -88,3 +88,17 @@ async fn an_alias_is_replaced_and_nothing_else_is() {
     }
     world.end().await;
 }
+
+#[tokio::test]
+async fn f38_what_is_only_read_does_not_go_to_the_first_worker() {
+    let (first, second) = (Worker::start("first", |_| ok()).await, Worker::start("second", |_| ok()).await);
+    let world = World::start(&[("gateway.pass_through", "['/v1/info']")], &[&first, &second]).await;
+    first.die().await;
+    for _ in 0..4 {
+        let listed = world.ask(&get("/v1/models")).await;
+        assert_eq!((listed.status, listed.text().contains("\"m\"")), (200, true));
+        let answer = world.ask(&post("/v1/info?model=m", &[], b"")).await;
+        assert_eq!((answer.status, answer.worker()), (200, "second"));
+    }
+    world.end().await;
+}

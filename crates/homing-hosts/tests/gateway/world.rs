@@ -4,7 +4,7 @@ use super::client::{Answer, Client, get};
 use super::worker::Worker;
 use homing_core::fleet::State;
 use homing_core::partition::Stats;
-use homing_hosts::Server;
+use homing_hosts::{Extras, Server};
 use homing_runtime::settings::{Settings, Sources};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -85,7 +85,14 @@ impl World {
             Settings::load(Sources { file, ..Sources::default() }).map_err(|e| e.to_string())
         };
         let settings = read().unwrap();
-        Self { server: Server::start_with(settings, Some(Box::new(read))).await.unwrap() }
+        Self {
+            server: Server::start_with(
+                settings,
+                Extras { reread: Some(Box::new(read)), traces: None },
+            )
+            .await
+            .unwrap(),
+        }
     }
 
     async fn cold_as(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Self {

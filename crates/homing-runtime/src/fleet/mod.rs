@@ -4,12 +4,14 @@
 //! * `tend`: one worker's task;
 //! * [`sources`]: where its events are;
 //! * `poll`: asking for them, where they are not published;
+//! * [`registered`]: those that register over HTTP;
 //! * [`ranks`]: how many data-parallel ranks it has;
 //! * [`verify`]: whether its engine sees prompts as we do.
 
 pub mod discovery;
 mod poll;
 pub mod ranks;
+pub mod registered;
 mod report;
 pub mod sources;
 mod tend;

@@ -3,7 +3,7 @@
 use homing_core::dice::Dice;
 use homing_core::ids::{DpRank, WorkerId};
 use homing_core::select::policy::Policy;
-use homing_core::select::{Candidate, Demand, Kv, cheapest};
+use homing_core::select::{Among, Candidate, Costs, Demand, Kv, cheapest};
 use std::collections::BTreeMap;
 
 /// A policy that only replays know.
@@ -54,7 +54,13 @@ impl Policy for TextTree {
         f64::from(demand.uncached(c.overlap))
     }
 
-    fn pick(&self, demand: &Demand, all: &[Candidate], dice: &mut dyn Dice) -> Option<usize> {
+    fn pick(
+        &self,
+        demand: &Demand,
+        all: Among<'_>,
+        _: &mut Costs,
+        dice: &mut dyn Dice,
+    ) -> Option<usize> {
         let active = |c: &Candidate| c.load.active_requests;
         let most = all.iter().map(active).max()?;
         let least = all.iter().map(active).min()?;
@@ -63,7 +69,7 @@ impl Policy for TextTree {
             return cheapest(all, demand, 0.0, dice, |c| f64::from(active(c)));
         }
         let best = cheapest(all, demand, 0.0, dice, |c| self.cost(demand, c))?;
-        let matched = f64::from(demand.tokens) - self.cost(demand, &all[best]);
+        let matched = f64::from(demand.tokens) - self.cost(demand, all.get(best)?);
         if matched > MUCH * f64::from(demand.tokens) {
             return Some(best);
         }

@@ -10,6 +10,7 @@
 
 mod messages;
 mod model;
+mod resume;
 mod opening;
 mod prompt;
 mod responses;
@@ -18,6 +19,7 @@ mod top;
 mod usage;
 
 pub use messages::MessagesView;
+pub use resume::{Resumable, Resume};
 pub use model::{model_of, with_model};
 pub use opening::{Opening, PieceKind};
 pub use prompt::PromptInput;

@@ -1,0 +1,184 @@
+//! Workers that register over HTTP (`POST /admin/workers`): a discovery of its own beside the configuration's. One
+//! that comes with a time-to-live is gone unless it is said again in time.
+
+use super::discovery::{Change, Changes};
+use crate::settings::Worker;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// Changes that wait to be taken up.
+const WAITING: usize = 256;
+/// How often it is looked whose time is over.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What became of a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registration {
+    /// The worker is new here.
+    New,
+    /// It is the same, and goes on.
+    Renewed,
+    /// Another stood under its name.
+    Replaced,
+}
+
+/// Why there is none.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum RegisterError {
+    /// The id is somebody's.
+    #[error("a worker of this id is registered already; ?replace=true puts this one in its place")]
+    InUse,
+    /// Too much comes at once.
+    #[error("too many registrations are on their way; try again")]
+    Busy,
+}
+
+#[derive(Debug)]
+struct Entry {
+    worker: Worker,
+    until: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Registered {
+    changes: mpsc::Sender<Change>,
+    known: Mutex<BTreeMap<String, Entry>>,
+}
+
+impl Registered {
+    /// Nobody yet; and what to follow.
+    #[must_use]
+    pub fn new() -> (Arc<Self>, Changes) {
+        let (changes, stream) = mpsc::channel(WAITING);
+        (Arc::new(Self { changes, known: Mutex::default() }), stream)
+    }
+
+    /// A worker registers, for `ttl` where it has one. `taken`: its id is that of a worker, of whichever discovery.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; nothing has changed then.
+    pub fn register(
+        &self,
+        worker: Worker,
+        ttl: Option<Duration>,
+        replace: bool,
+        taken: bool,
+    ) -> Result<Registration, RegisterError> {
+        let until = ttl.map(|ttl| Instant::now() + ttl);
+        let mut known = self.known.lock();
+        let before = known.get_mut(&worker.id);
+        if let Some(before) = before
+            && taken
+            && before.worker == worker
+            && before.until.is_some()
+            && until.is_some()
+        {
+            before.until = until;
+            return Ok(Registration::Renewed);
+        }
+        if taken && !replace {
+            return Err(RegisterError::InUse);
+        }
+        self.changes.try_send(Change::Upsert(worker.clone())).map_err(|_| RegisterError::Busy)?;
+        known.insert(worker.id.clone(), Entry { worker, until });
+        Ok(if taken { Registration::Replaced } else { Registration::New })
+    }
+
+    /// A worker was removed by hand.
+    pub fn forget(&self, id: &str) {
+        self.known.lock().remove(id);
+    }
+
+    /// Removes those whose time is over. Runs until it is dropped.
+    pub async fn expire(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = Instant::now();
+            let mut known = self.known.lock();
+            let over: Vec<String> = known
+                .iter()
+                .filter(|(_, entry)| entry.until.is_some_and(|until| until <= now))
+                .map(|(id, _)| id.clone())
+                .collect();
+            for id in over {
+                // Where there is no room, the next look tries again.
+                if self.changes.try_send(Change::Remove(id.clone())).is_ok() {
+                    tracing::warn!(
+                        worker = id,
+                        "its registration was not repeated in time: it has departed"
+                    );
+                    known.remove(&id);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Settings, Sources};
+
+    fn worker(id: &str, port: u16) -> Worker {
+        let text = format!("[[workers]]\nid = '{id}'\nurl = 'http://127.0.0.1:{port}'\n");
+        let file = Some(("test.toml".into(), text));
+        Settings::load(Sources { file, ..Sources::default() }).unwrap().workers.remove(0)
+    }
+
+    const TTL: Option<Duration> = Some(Duration::from_secs(15));
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_not_said_again_in_time_is_gone() {
+        let (registered, mut changes) = Registered::new();
+        let expire = tokio::spawn(registered.clone().expire());
+        let register = |taken| registered.register(worker("a", 1), TTL, false, taken);
+        assert_eq!(register(false), Ok(Registration::New));
+        assert!(matches!(changes.recv().await, Some(Change::Upsert(w)) if w.id == "a"));
+        for _ in 0..4 {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            assert_eq!(register(true), Ok(Registration::Renewed));
+        }
+        assert!(changes.try_recv().is_err(), "no change");
+        let began = Instant::now();
+        assert!(matches!(changes.recv().await, Some(Change::Remove(id)) if id == "a"));
+        assert!(
+            began.elapsed() >= Duration::from_secs(15) && began.elapsed() < Duration::from_secs(16)
+        );
+        assert_eq!(register(false), Ok(Registration::New));
+        expire.abort();
+    }
+
+    #[tokio::test]
+    async fn an_id_in_use_is_somebodys() {
+        let (registered, mut changes) = Registered::new();
+        assert_eq!(
+            registered.register(worker("s", 1), None, false, true),
+            Err(RegisterError::InUse)
+        );
+        assert_eq!(
+            registered.register(worker("s", 1), TTL, false, true),
+            Err(RegisterError::InUse)
+        );
+        assert_eq!(
+            registered.register(worker("s", 2), None, true, true),
+            Ok(Registration::Replaced)
+        );
+        assert!(matches!(changes.try_recv(), Ok(Change::Upsert(_))));
+        // Of another place it is another worker, though the name and the time fit.
+        assert_eq!(registered.register(worker("a", 1), TTL, false, false), Ok(Registration::New));
+        assert_eq!(
+            registered.register(worker("a", 2), TTL, false, true),
+            Err(RegisterError::InUse)
+        );
+        assert_eq!(
+            registered.register(worker("a", 2), TTL, true, true),
+            Ok(Registration::Replaced)
+        );
+    }
+}
