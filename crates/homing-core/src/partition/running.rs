@@ -5,7 +5,7 @@ use super::Partition;
 use crate::affinity::Lease;
 use crate::ask::{Live, Step};
 use crate::blame::Reuse;
-use crate::explain::record::Report;
+use crate::explain::record::{Report, Stage};
 use crate::explain::ring::Slot;
 use crate::ids::{DpRank, NameId, WorkerId};
 use crate::load::{Booking, Pace};
@@ -42,8 +42,10 @@ impl Partition {
                 self.eased(worker);
             }
             Step::Output(n) => {
-                self.ledger.output(now, &live.booking, n);
-                self.note_load(live.forecast.worker, live.forecast.rank);
+                let (worker, rank) = (live.forecast.worker, live.forecast.rank);
+                let first = self.ledger.output(now, &live.booking, n);
+                self.note_load(worker, rank);
+                self.learn(worker, first.as_slice(), None);
             }
             Step::Usage(usage) => {
                 let forecast = &live.forecast;
@@ -62,7 +64,9 @@ impl Partition {
 
     /// A stream has ended, however: frees the booking, releases the lease (R13).
     pub fn finish(&mut self, now: Time, live: Live) {
-        let worker = self.free(now, live.booking, live.forecast.rank);
+        // Where the host doesn't say how it ended, nothing speaks against it.
+        let well = matches!(live.report.stage, None | Some(Stage::Complete | Stage::Ended));
+        let worker = self.end(now, live.booking, live.forecast.rank, well);
         self.records.finished(now, live.record, live.report);
         if let (Some(table), Some(lease)) = (&mut self.table, live.lease) {
             table.end(now, lease);
