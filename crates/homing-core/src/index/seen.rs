@@ -153,7 +153,7 @@ mod tests {
         }
         assert_eq!(seen.fresh(&[]), 0);
         // What only the old generation has is marked anew, as is what has lost its front.
-        seen.mark(&chain(2, GENERATION));
+        seen.mark(&chain(2, GENERATION + GENERATION / 32));
         assert_eq!((seen.fresh(&a), seen.leading(&a)), (0, 1000));
         seen.mark(&a[500..]);
         assert_eq!(seen.fresh(&a), 0);

@@ -2,7 +2,9 @@
 //!
 //! Load is counted when a request is placed, not when its worker answers (F12), and freed by the
 //! booking's own end and nothing else (F11, F14, F41). `sum(bookings) == gauges` is an invariant.
-//! On the way it notes how long things took, and beside how much else: what [`super::pace`] learns from.
+//! On the way it notes how long things took, and beside how much else: what [`super::pace`] learns from. It is told
+//! only what a stream took that has shown to be one: it went on for some tokens, or ended well. Who breaks off at once,
+//! or answers with rubbish, would look fast (F61).
 
 use super::pace::{Decoded, Prefilled};
 use super::paths::Paths;
@@ -74,6 +76,9 @@ struct Row {
     /// and of the last that was told, with how many there were between the two.
     last: Option<Done>,
     output: u64,
+    /// What its first token took, once that is known and while nobody vouches for it.
+    took: Option<Prefilled>,
+    vouched: bool,
 }
 
 impl Row {
@@ -105,8 +110,19 @@ struct Gauge {
     done: Done,
     /// First tokens that came a moment ago: what comes with the next one was computed in the same step, and took
     /// as long for them as for that.
-    lately: Lately,
+    lately: SmallVec<[Late; 4]>,
     lately_at: Time,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Late {
+    took: Prefilled,
+    /// Whose it is,
+    of: usize,
+    serial: u64,
+    /// and whether it has shown to be a stream.
+    vouched: bool,
 }
 
 /// What the end of a booking tells.
@@ -116,7 +132,7 @@ pub(crate) struct Freed {
     pub(crate) worker: WorkerId,
     /// How long its tokens took, if they say something.
     pub(crate) decoded: Option<Decoded>,
-    /// What the last first tokens there took, once nothing is left that could have been computed with them.
+    /// What first tokens took of which that is known by now.
     pub(crate) settled: Lately,
 }
 
@@ -156,7 +172,7 @@ pub(crate) struct Ledger {
     gauges: HashMap<(WorkerId, DpRank), Gauge, FixedState>,
 }
 
-/// Answers shorter than this say nothing about the time per token.
+/// Answers shorter than this say nothing about the time per token; longer ones have shown to be streams.
 const TELLING: u64 = 8;
 
 impl Ledger {
@@ -189,6 +205,8 @@ impl Ledger {
             first: None,
             last: None,
             output: 0,
+            took: None,
+            vouched: false,
         };
         let slot = self.bookings.vacant_entry();
         self.serial += 1;
@@ -206,8 +224,8 @@ impl Ledger {
         Booking(key)
     }
 
-    /// The first token has come: the prompt is computed. Gives what the ones before it took, once it is known what
-    /// was computed together with them. `timed`: it has come just now; else it came some time before.
+    /// The first token has come: the prompt is computed. Gives what others took, once it is known what was computed
+    /// together with them. `timed`: it has come just now; else it came some time before.
     pub(crate) fn first_token(
         &mut self,
         now: Time,
@@ -243,23 +261,38 @@ impl Ledger {
         let passed = now.since(gauge.lately_at);
         let together = gauge.lately.len() < SAME_MOST
             && (passed <= SAME_STEP || passed.as_secs_f64() * 1e3 <= SAME_PART * took.ms);
-        let settled = if together { Lately::new() } else { std::mem::take(&mut gauge.lately) };
+        let settled = if together { SmallVec::new() } else { std::mem::take(&mut gauge.lately) };
         for before in &mut gauge.lately {
-            before.tokens += prefill.tokens as f64;
-            before.pairs += prefill.pairs as f64;
+            before.took.tokens += prefill.tokens as f64;
+            before.took.pairs += prefill.pairs as f64;
         }
-        gauge.lately.push(took);
+        gauge.lately.push(Late { took, of: booking.0, serial: *serial, vouched: false });
         gauge.lately_at = now;
-        (worker, settled)
+        (worker, self.settle(settled))
     }
 
-    /// `n` more tokens of output.
-    pub(crate) fn output(&mut self, now: Time, booking: &Booking, n: u32) {
-        let (_, row) = &mut self.bookings[booking.0];
+    /// It is known what these took: that of those who are vouched for is told, the others keep it.
+    fn settle(&mut self, those: SmallVec<[Late; 4]>) -> Lately {
+        let mut told = Lately::new();
+        for it in those {
+            if it.vouched {
+                told.push(it.took);
+            } else if let Some((serial, row)) = self.bookings.get_mut(it.of)
+                && *serial == it.serial
+            {
+                row.took = Some(it.took);
+            }
+        }
+        told
+    }
+
+    /// `n` more tokens of output. Gives what its first token took, where this shows that it is a stream.
+    pub(crate) fn output(&mut self, now: Time, booking: &Booking, n: u32) -> Option<Prefilled> {
+        let (serial, row) = &mut self.bookings[booking.0];
         let before = row.tail();
         row.tokens = row.tokens.saturating_add(u64::from(n));
         row.output = row.output.saturating_add(u64::from(n));
-        let Some(gauge) = self.gauges.get_mut(&row.at) else { return };
+        let gauge = self.gauges.get_mut(&row.at)?;
         let done = gauge.pass(now);
         gauge.load.blocks = gauge.load.blocks - before + row.tail();
         if row.decoding {
@@ -268,11 +301,15 @@ impl Ledger {
         if row.first.is_some() {
             row.last = Some(done);
         }
+        if row.output < TELLING || row.first.is_none() {
+            return None;
+        }
+        vouch(row, gauge, *serial)
     }
 
-    /// The request has ended.
-    pub(crate) fn free(&mut self, now: Time, booking: Booking) -> Freed {
-        let (serial, row) = self.bookings.remove(booking.0);
+    /// The request has ended. `well`: as it should, as far as anybody knows; then what it took is told.
+    pub(crate) fn free(&mut self, now: Time, booking: Booking, well: bool) -> Freed {
+        let (serial, mut row) = self.bookings.remove(booking.0);
         let mut settled = Lately::new();
         if let Some(gauge) = self.gauges.get_mut(&row.at) {
             gauge.pass(now);
@@ -293,11 +330,16 @@ impl Ledger {
             }
             let own = gauge.paths.remove(&row.chain, booking.0) as u64;
             gauge.load.blocks -= row.tail() + own * row.chain_blocks;
+            if well && row.first.is_some() {
+                settled.extend(vouch(&mut row, gauge, serial));
+            }
             if gauge.load.active_requests == 0 {
-                settled = self.gauges.remove(&row.at).map(|gauge| gauge.lately).unwrap_or_default();
+                // Nothing is left that could have been computed with the last ones.
+                let last = self.gauges.remove(&row.at).map(|gauge| gauge.lately);
+                settled.extend(self.settle(last.unwrap_or_default()));
             }
         }
-        Freed { worker: row.at.0, decoded: decoded(&row), settled }
+        Freed { worker: row.at.0, decoded: decoded(&row).filter(|_| well), settled }
     }
 
     /// What a target has to do.
@@ -348,6 +390,16 @@ impl Ledger {
             assert_eq!(gauge.waiting.len(), (all - decoding) as usize, "who waits for a token");
         }
     }
+}
+
+/// A request has shown to be a stream: what its first token took, if that is known and was not told.
+fn vouch(row: &mut Row, gauge: &mut Gauge, serial: u64) -> Option<Prefilled> {
+    if !std::mem::replace(&mut row.vouched, true)
+        && let Some(late) = gauge.lately.iter_mut().find(|late| late.serial == serial)
+    {
+        late.vouched = true;
+    }
+    row.took.take()
 }
 
 /// How long its tokens took, beside how much else.

@@ -90,7 +90,7 @@ proptest! {
                 },
                 Step::Free(i) => if let Some(i) = at(i, held.len()) {
                     let (name, b) = held.swap_remove(i);
-                    let Freed { worker, .. } = ledger.free(now, b);
+                    let Freed { worker, .. } = ledger.free(now, b, i % 2 == 0);
                     prop_assert_eq!(worker.0, u32::from(model.remove(&name).unwrap().at));
                 },
                 Step::Pass(us) => now = now + Duration::from_micros(u64::from(us)),
@@ -107,7 +107,7 @@ proptest! {
             }
         }
         for (_, b) in held {
-            ledger.free(now, b);
+            ledger.free(now, b, true);
         }
         prop_assert!(ledger.gauges.is_empty() && ledger.bookings() == 0);
     }
@@ -129,25 +129,26 @@ fn what_a_stream_took_is_told_beside_what_went_on() {
     assert_eq!((load.first_prefill, load.since, load.context), (500, ms(50), 1000));
     let pairs = 400.0 * 600.0 + 400.0 * 399.0 / 2.0;
     let (who, settled) = ledger.first_token(ms(90), &b, true);
-    assert_eq!(
-        (who, settled.as_slice()),
-        (worker, &[Prefilled { ms: 50.0, tokens: 400.0, pairs }][..])
-    );
+    assert_eq!((who, settled.len()), (worker, 0), "nobody vouches for the first one yet");
     assert!(ledger.first_token(ms(91), &b, true).1.is_empty(), "once");
     // What stood before it is part of what it took, since that began.
     let c = ledger.book(ms(95), worker, rank, claimed(100, 100));
-    let (_, settled) = ledger.first_token(ms(100), &c, true);
-    assert_eq!((settled[0].ms, settled[0].tokens), (90.0, 900.0));
-    let _ = ledger.free(ms(100), c);
-    ledger.output(ms(250), &a, 20);
-    let it = ledger.free(ms(9000), a).decoded.unwrap();
+    assert!(ledger.first_token(ms(100), &c, true).1.is_empty());
+    assert!(ledger.free(ms(100), c, true).settled.is_empty(), "something may come with it still");
+    // It goes on, so it is a stream.
+    let first = ledger.output(ms(250), &a, 20);
+    assert_eq!(first, Some(Prefilled { ms: 50.0, tokens: 400.0, pairs }));
+    let it = ledger.free(ms(9000), a, true).decoded.unwrap();
     // 200 ms of 20 tokens: 40 ms alone, 160 ms in company. The end of its stream is not its last token.
     assert_eq!((it.tokens, it.ms, it.prefilled), (20.0, 10.0, 30.0));
     assert_eq!(it.sequences, (40.0 + 160.0 * 2.0) / 200.0);
     assert_eq!(it.context, (40.0 * 1000.0 + 160.0 * 1500.0) / 200.0);
-    let freed = ledger.free(ms(9000), b);
+    let freed = ledger.free(ms(9000), b, true);
     assert!(freed.decoded.is_none(), "no token was told");
-    assert_eq!(freed.settled.len(), 1, "nothing can come with the last one any more");
+    let told: Vec<_> = freed.settled.iter().map(|it| (it.ms, it.tokens)).collect();
+    // Itself, since it ended well; and nothing can come with the last one any more.
+    assert_eq!(told[0], (90.0, 900.0));
+    assert_eq!(told.len(), 2);
 }
 
 #[test]
@@ -160,11 +161,14 @@ fn what_is_computed_in_one_step_took_as_long_for_each() {
     for (i, booking) in all.iter().enumerate() {
         assert!(ledger.first_token(us(60_000 + i as u64 * 100), booking, true).1.is_empty());
     }
+    for booking in &all {
+        assert_eq!(ledger.output(us(65_000), booking, 10), None, "who knows what came with it");
+    }
     let last = ledger.book(us(70_000), worker, rank, claimed(50, 50));
     let (_, settled) = ledger.first_token(us(80_000), &last, true);
     let told: Vec<_> = settled.iter().map(|it| (it.ms.round(), it.tokens)).collect();
     assert_eq!(told, [(60.0, 600.0); 3], "and not a hundred tokens in the time of six hundred");
-    all.into_iter().chain([last]).for_each(|booking| drop(ledger.free(us(90_000), booking)));
+    all.into_iter().chain([last]).for_each(|booking| drop(ledger.free(us(90_000), booking, true)));
 }
 
 #[test]
@@ -175,6 +179,28 @@ fn an_answer_that_comes_whole_tells_no_times() {
     assert!(ledger.first_token(ms(5000), &a, false).1.is_empty());
     assert_eq!(ledger.of(WorkerId(1), DpRank(0)).prefill_tokens, 0);
     ledger.output(ms(5001), &a, 100);
-    let freed = ledger.free(ms(6000), a);
+    let freed = ledger.free(ms(6000), a, true);
     assert!(freed.decoded.is_none() && freed.settled.is_empty());
+}
+
+#[test]
+fn f61_what_breaks_off_at_once_teaches_nothing() {
+    let mut ledger = Ledger::default();
+    let (worker, rank) = (WorkerId(1), DpRank(0));
+    let ms = |n: u64| Time::from_micros(n * 1000);
+    let honest = ledger.book(ms(0), worker, rank, claimed(9000, 9000));
+    for i in 0..20 {
+        let it = ledger.book(ms(i * 10), worker, rank, claimed(9000, 9000));
+        assert!(ledger.first_token(ms(i * 10 + 1), &it, true).1.is_empty());
+        assert_eq!(ledger.output(ms(i * 10 + 2), &it, 3), None);
+        let freed = ledger.free(ms(i * 10 + 2), it, false);
+        assert!(freed.settled.is_empty() && freed.decoded.is_none());
+    }
+    // Many tokens, and then it breaks off: that prompt was computed, and the tokens tell nothing.
+    let it = ledger.book(ms(1000), worker, rank, claimed(9000, 9000));
+    let _ = ledger.first_token(ms(1500), &it, true);
+    assert_eq!(ledger.output(ms(1600), &it, 30), None);
+    assert!(ledger.free(ms(1700), it, false).decoded.is_none());
+    let freed = ledger.free(ms(2000), honest, false);
+    assert_eq!(freed.settled.len(), 1, "the one that went on");
 }

@@ -31,10 +31,21 @@ impl Partition {
         self.reassess(Some(worker));
     }
 
-    /// A booking ends, for whatever reason; whom it was on.
+    /// A booking ends before its request was answered; whom it was on.
     pub(super) fn free(&mut self, now: Time, booking: Booking, rank: DpRank) -> WorkerId {
+        self.end(now, booking, rank, false)
+    }
+
+    /// A booking ends, for whatever reason; whom it was on. `well`: what it took says how fast its worker is.
+    pub(super) fn end(
+        &mut self,
+        now: Time,
+        booking: Booking,
+        rank: DpRank,
+        well: bool,
+    ) -> WorkerId {
         self.note_time(now);
-        let Freed { worker, decoded, settled } = self.ledger.free(now, booking);
+        let Freed { worker, decoded, settled } = self.ledger.free(now, booking, well);
         self.note_load(worker, rank);
         self.learn(worker, &settled, decoded.as_ref());
         self.reports.ended(worker, rank);

@@ -90,8 +90,10 @@ impl Partition {
                 self.eased(worker);
             }
             Step::Output(n) => {
-                self.ledger.output(now, &live.booking, n);
-                self.note_load(live.forecast.worker, live.forecast.rank);
+                let (worker, rank) = (live.forecast.worker, live.forecast.rank);
+                let first = self.ledger.output(now, &live.booking, n);
+                self.note_load(worker, rank);
+                self.learn(worker, first.as_slice(), None);
             }
             Step::Usage(usage) => {
                 let forecast = &live.forecast;
@@ -110,7 +112,9 @@ impl Partition {
 
     /// A stream has ended, however: frees the booking, releases the lease (R13).
     pub fn finish(&mut self, now: Time, live: Live) {
-        let worker = self.free(now, live.booking, live.forecast.rank);
+        // Where the host doesn't say how it ended, nothing speaks against it.
+        let well = matches!(live.report.stage, None | Some(Stage::Complete | Stage::Ended));
+        let worker = self.end(now, live.booking, live.forecast.rank, well);
         match live.report.stage {
             Some(Stage::WorkerBroke) if self.vitals.fault(now, worker, true) => self.is_unwell(),
             Some(Stage::Complete) if self.vitals.completed(now, worker) => self.is_well(worker),
