@@ -12,4 +12,5 @@ pub mod gateway;
 mod questions;
 pub mod server;
 
+pub use gateway::ServerTls;
 pub use server::{Server, StartError, load_prompts};

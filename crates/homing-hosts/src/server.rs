@@ -1,20 +1,21 @@
 //! The router as a whole: every part of it started in order, and stopped in order.
 
-use crate::gateway::{Gateway, Listening};
+use crate::gateway::{Gateway, Listening, ServerTls, TlsError};
 use crate::{admin, questions};
 use homing_core::time::Time;
 use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
-use homing_runtime::fleet::{Fleet, discovery};
+use homing_runtime::fleet::{Fleet, discovery, dns};
 use homing_runtime::ingest::{FeedBook, Ingest};
 use homing_runtime::keep::{Keeper, Keyed, Restored, TakenError};
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::metrics::Metrics;
 use homing_runtime::recorder::Recorder;
 use homing_runtime::recorder::file::RecordError;
-use homing_runtime::settings::{IndexSource, Settings, Tokenizer};
+use homing_runtime::settings::{IndexSource, Listen, Settings, Tokenizer};
 use homing_runtime::shell::Shell;
 use homing_runtime::snapshot::{KeyError, WriteError};
+use homing_runtime::upstream::{LinkError, look_at_files};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -35,10 +36,13 @@ pub enum StartError {
         /// The setting.
         key: &'static str,
         /// Its value.
-        address: SocketAddr,
+        address: Listen,
         /// What the system says.
         cause: io::Error,
     },
+    /// TLS in front can't be had as it is configured.
+    #[error(transparent)]
+    Tls(TlsError),
     /// A tokenizer can't be loaded.
     #[error("the tokenizer of model `{model}` in {} can't be loaded: {cause}", folder.display())]
     Tokenizer {
@@ -58,6 +62,9 @@ pub enum StartError {
         /// `models.name`.
         model: String,
     },
+    /// A worker can't be reached as it is configured.
+    #[error(transparent)]
+    Upstream(LinkError),
     /// `affinity.key_file` can't be used.
     #[error("affinity.key_file: {0}")]
     Key(KeyError),
@@ -114,6 +121,7 @@ impl Server {
         let system = |what| move |cause: String| StartError::System { what, cause };
         let mut entropy = [0u8; 32];
         getrandom::fill(&mut entropy).map_err(|e| system("randomness")(e.to_string()))?;
+        look_at_files(&settings).map_err(StartError::Upstream)?;
         let prompts = load_prompts(&settings)?;
         let keyed = Keyed::find(&settings.affinity, entropy).map_err(StartError::Key)?;
         let shell = Shell::keyed(&settings, keyed.secret(), &entropy);
@@ -138,11 +146,17 @@ impl Server {
         Metrics::watch(&shell, book);
 
         let listen = settings.admin.listen;
-        let failed = |key, address| move |cause| StartError::Listen { key, address, cause };
-        let admin_listener =
-            tokio::net::TcpListener::bind(listen).await.map_err(failed("admin.listen", listen))?;
-        let admin = admin_listener.local_addr().map_err(failed("admin.listen", listen))?;
-        let listen = settings.gateway.listen;
+        let failed = |key, address: &Listen| {
+            let address = address.clone();
+            move |cause| StartError::Listen { key, address, cause }
+        };
+        let admin_at = Listen::Tcp(listen);
+        let admin_listener = tokio::net::TcpListener::bind(listen)
+            .await
+            .map_err(failed("admin.listen", &admin_at))?;
+        let admin = admin_listener.local_addr().map_err(failed("admin.listen", &admin_at))?;
+        let tls = settings.gateway.tls.as_ref().map(ServerTls::load).transpose();
+        let tls = tls.map_err(StartError::Tls)?.map(Arc::new);
         let questions = questions::of(&settings, &prompts);
         let (recorded, alive) = (recorder.clone(), life.clone());
         let gateway = Gateway::new(
@@ -155,8 +169,8 @@ impl Server {
             &entropy,
         );
         let gateway = Arc::new(gateway);
-        let listening = Listening::start(gateway.clone(), &life, cores)
-            .map_err(failed("gateway.listen", listen))?;
+        let listening = Listening::start(gateway.clone(), tls, &life, cores)
+            .map_err(failed("gateway.listen", &settings.gateway.listen))?;
 
         if let Some((keeper, restored)) = &keeper {
             if restored.bindings > 0 {
@@ -168,7 +182,17 @@ impl Server {
             });
         }
         let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, questions, life.clone());
-        life.spawn(fleet.clone().follow(discovery::static_list(settings.workers.clone())));
+        let (names, workers): (Vec<_>, Vec<_>) =
+            settings.workers.iter().cloned().partition(dns::is_name);
+        life.spawn(fleet.clone().follow(discovery::static_list(workers)));
+        if !names.is_empty() {
+            let (changes, resolve) = dns::follow(names);
+            let finished = life.finished().clone();
+            life.spawn(async move {
+                finished.run_until_cancelled(resolve).await;
+            });
+            life.spawn(fleet.clone().follow(changes));
+        }
         let keep_time = shell.clone().keep_time();
         let finished = life.finished().clone();
         life.spawn(async move {
@@ -182,10 +206,32 @@ impl Server {
         Ok(Self { gateway: listening, admin, shell, life, settings, keeper, recorder })
     }
 
-    /// Where clients connect.
+    /// Where clients connect, over TCP.
     #[must_use]
-    pub fn gateway_address(&self) -> SocketAddr {
-        self.gateway.address()
+    pub fn gateway_address(&self) -> Option<SocketAddr> {
+        match self.gateway.at() {
+            Listen::Tcp(address) => Some(*address),
+            Listen::Unix(_) => None,
+        }
+    }
+
+    /// Where clients connect, as they write it: `http://host:port`, or `unix:/path`.
+    #[must_use]
+    pub fn gateway_url(&self) -> String {
+        match (self.gateway.at(), self.gateway.tls()) {
+            (Listen::Tcp(address), None) => format!("http://{address}"),
+            (Listen::Tcp(address), Some(_)) => format!("https://{address}"),
+            (at @ Listen::Unix(_), _) => at.to_string(),
+        }
+    }
+
+    /// Looks at the files of `[gateway.tls]` now; it is done every few seconds besides. True if new connections begin
+    /// with something new.
+    ///
+    /// # Errors
+    /// Where they can't be used; what was used before goes on.
+    pub fn refresh_tls(&self) -> Result<bool, TlsError> {
+        self.gateway.tls().map_or(Ok(false), |tls| tls.refresh())
     }
 
     /// Where operators connect.

@@ -16,6 +16,8 @@ mod gateway {
     mod draining;
     mod ends;
     mod failing;
+    mod fronts;
+    mod http2;
     mod limits;
     mod lives;
     mod log;
@@ -28,6 +30,9 @@ mod gateway {
     mod slow;
     mod streams;
     mod targets;
+    mod tls;
+    mod trailers;
+    mod upstreams;
     mod worker;
     mod world;
 }

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::guard::{Granted, Waiting};
 use crate::interleave;
 use crate::metrics::Metrics;
+use crate::upstream::Links;
 use homing_core::SelectionCore;
 use homing_core::ask::{Admission, Ask, Output, Refusal, TicketId};
 use homing_core::fleet::{FleetEvent, State};
@@ -34,6 +35,7 @@ pub struct Shell {
     clock: Clock,
     secret: KeySecret,
     metrics: Metrics,
+    links: Links,
     sleepers: Mutex<HashMap<TicketId, Sleeper>>,
     /// Whether predictions are held against what engines say (`index.verify`).
     verifies: bool,
@@ -75,6 +77,7 @@ impl Shell {
             clock: Clock::start(),
             secret,
             metrics: Metrics::new(),
+            links: Links::default(),
             sleepers: Mutex::default(),
             verifies: settings.index.verify != Verify::Off,
             was_ready: AtomicBool::new(false),
@@ -112,6 +115,12 @@ impl Shell {
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// How each worker is reached.
+    #[must_use]
+    pub fn links(&self) -> &Links {
+        &self.links
     }
 
     /// Resolves, selects, and waits in the queue where it must. Dropping the future leaves the queue.

@@ -43,7 +43,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
         let server = Server::start(settings).await.map_err(|error| match error {
-            StartError::Tokenizer { .. }
+            StartError::Tls(_)
+            | StartError::Upstream(_)
+            | StartError::Tokenizer { .. }
             | StartError::Template { .. }
             | StartError::Key(_)
             | StartError::Taken(_)
@@ -54,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             }
         })?;
         Metrics::watch_log_drops(server.shell(), logging.dropped());
-        running::say(format_args!("gateway on http://{}", server.gateway_address()));
+        running::say(format_args!("gateway on {}", server.gateway_url()));
         running::say(format_args!("admin on http://{}", server.admin_address()));
         let mut hangup = signal(SignalKind::hangup()).context("SIGHUP can't be handled")?;
         loop {

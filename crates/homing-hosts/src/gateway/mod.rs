@@ -1,7 +1,8 @@
 //! The HTTP gateway: a plain hyper proxy in front of the core. The request body is forwarded as it came,
 //! the answer is relayed as it comes; only copies are parsed.
 //!
-//! * `listen`: threads, sockets, connections, and how they end;
+//! * `listen`: threads and sockets; `socket`: what both are made of;
+//! * `connection`: one connection's life, over TLS (`tls`) or not, by HTTP/1.1 (`heard`) or HTTP/2 (`watched`);
 //! * `service`: which path is what;
 //! * `proxy`: the way of a request: read, admit, dispatch, commit, relay;
 //! * `ask`: what the decision needs of a request, from `steering`, `session`, `infer` and `prompt`;
@@ -14,8 +15,10 @@
 //! * `record`: one line and one count a request.
 
 mod ask;
+mod connection;
 mod decisions;
 mod forward;
+mod heard;
 mod infer;
 mod listen;
 mod pace;
@@ -27,10 +30,14 @@ mod relay;
 mod reply;
 mod service;
 mod session;
+mod socket;
 mod steering;
+mod tls;
 mod tokens;
+mod watched;
 
 pub use listen::Listening;
+pub use tls::{ServerTls, TlsError};
 
 use homing_core::ask::{Cause, Refusal};
 use homing_prompt::ModelPrompt;

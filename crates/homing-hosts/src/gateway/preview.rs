@@ -17,7 +17,6 @@ use homing_core::select::policy::Parts;
 use homing_runtime::upstream::Upstream;
 use http::HeaderMap;
 use serde_json::{Value, json};
-use std::time::Duration;
 use tokio::time::Instant;
 
 impl Gateway {
@@ -35,8 +34,7 @@ impl Gateway {
         let asked = match Steering::parse(&headers) {
             Ok(steering) => {
                 // An engine may be asked for the prompt's tokens; a connection of its own, on this thread.
-                let upstream =
-                    Upstream::new(self.settings.upstream.connect_timeout, Duration::ZERO);
+                let upstream = Upstream::fresh();
                 let given = Given { endpoint, headers: &headers, steering: &steering, body };
                 ask::of(self, &upstream, given, &mut record, until).await
             }

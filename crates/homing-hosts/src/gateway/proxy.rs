@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use homing_core::ask::{Ask, Cause, Failure, Refusal};
 use homing_runtime::guard::{Checked, Granted};
 use homing_runtime::settings::Verify;
-use homing_runtime::upstream::Upstream;
+use homing_runtime::upstream::{Link, Outgoing, Upstream};
 use homing_wire::errors::ApiShape;
 use homing_wire::request;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
@@ -42,9 +42,9 @@ pub(super) async fn handle(
     let until = Instant::now() + gateway.settings.gateway.request_timeout;
     pace.begin(until);
     match answer(gateway, upstream, endpoint, request, &mut record, until).await {
-        Ok(Answer { response, body }) => {
+        Ok(Answer { response, body, idle }) => {
             record.status = response.status().as_u16();
-            let (idle, pace) = (gateway.settings.upstream.idle_timeout, pace.clone());
+            let pace = pace.clone();
             let limits = Limits { idle, until, pace };
             let relay = match body {
                 Answered::Plain(body, live) => {
@@ -66,6 +66,8 @@ pub(super) async fn handle(
 struct Answer {
     response: Response<()>,
     body: Answered,
+    /// How long its worker may be silent.
+    idle: Duration,
 }
 
 enum Answered {
@@ -90,31 +92,44 @@ async fn answer(
     let body = read(&parts.headers, body, gateway.settings.gateway.max_body);
     let late = |_| early(Error::timeout("the request body took too long"));
     let body = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
+    let (body, trailers) = body;
     let began = Instant::now();
     let given = Given { endpoint, headers: &parts.headers, steering: &steering, body: &body };
     let (mut ask, wish) = ask::of(gateway, upstream, given, record, until).await?;
     ask.note = record.note(began.elapsed());
     let mut headers = forward::request_headers(&parts, record);
     let body = with_usage(gateway, wish, body, &mut headers);
+    let body = forward::body(&parts, body, trailers, &mut headers);
     let (parts, headers, streams) = (&parts, &headers, wish.streams);
     let (body, api) = (&body, endpoint.api());
     let to_send = Sending { gateway, upstream, parts, headers, body, streams, api, until };
     to_send.place(ask, record).await
 }
 
-/// Reads a body, whole and once.
-async fn read(headers: &HeaderMap, mut body: Incoming, most: usize) -> Result<Bytes, Failed> {
+/// Reads a body, whole and once, and what is behind it.
+async fn read(
+    headers: &HeaderMap,
+    mut body: Incoming,
+    most: usize,
+) -> Result<(Bytes, Option<HeaderMap>), Failed> {
     let told = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
     if told.is_some_and(|n| n > most) {
         return Err(Error::too_large(most).into());
     }
     let mut first: Option<Bytes> = None;
     let mut all = BytesMut::new();
+    let mut trailers = None;
     loop {
         let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
         let Some(frame) = next else { break };
         let broken = |_| Error::invalid("the request body broke off".to_owned());
-        let Ok(chunk) = frame.map_err(broken)?.into_data() else { continue };
+        let chunk = match frame.map_err(broken)?.into_data() {
+            Ok(chunk) => chunk,
+            Err(frame) => {
+                trailers = frame.into_trailers().ok();
+                continue;
+            }
+        };
         if all.is_empty() && first.is_none() && told == Some(chunk.len()) {
             // All of it in one piece: no copy.
             first = Some(chunk);
@@ -129,7 +144,7 @@ async fn read(headers: &HeaderMap, mut body: Incoming, most: usize) -> Result<By
         }
         all.extend_from_slice(&chunk);
     }
-    Ok(first.unwrap_or_else(|| all.freeze()))
+    Ok((first.unwrap_or_else(|| all.freeze()), trailers))
 }
 
 /// The body as workers get it: the client's, and where the configuration says so, asking for a stream's usage.
@@ -150,7 +165,7 @@ struct Sending<'a> {
     upstream: &'a Upstream,
     parts: &'a Parts,
     headers: &'a HeaderMap,
-    body: &'a Bytes,
+    body: &'a Outgoing,
     /// It wants a stream of events.
     streams: bool,
     api: ApiShape,
@@ -205,7 +220,15 @@ impl Sending<'_> {
         record.worker = Some(worker.spec.name.clone());
         record.rank = checked.rank();
         record.cached_tokens = record.cached_tokens.map(|_| placement.cached_tokens);
-        match self.dispatch(&mut checked).await {
+        let Some(link) = self.gateway.shell.links().of(&worker) else {
+            // It has departed since it was looked at.
+            return match checked.failed(Failure::Unreachable).await {
+                Ok(granted) => Ok(Attempt::Moved(granted)),
+                Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
+            };
+        };
+        let idle = link.idle_timeout;
+        match self.dispatch(&link, &mut checked).await {
             Dispatched::Begun(mut response, body, begun) => {
                 let (live, outcome) = checked.begin();
                 self.gateway
@@ -219,7 +242,7 @@ impl Sending<'_> {
                     Some(begun) => Answered::Stream(body, begun, live),
                     None => Answered::Plain(body, Some(live)),
                 };
-                Ok(Attempt::Answered(Answer { response, body }))
+                Ok(Attempt::Answered(Answer { response, body, idle }))
             }
             Dispatched::Error(mut response, body) => {
                 let outcome = match overloaded(&response) {
@@ -234,7 +257,7 @@ impl Sending<'_> {
                 record.outcome = outcome;
                 forward::response_headers(response.headers_mut(), record);
                 let body = Answered::Plain(body, None);
-                Ok(Attempt::Answered(Answer { response, body }))
+                Ok(Attempt::Answered(Answer { response, body, idle }))
             }
             Dispatched::Failed(failure) => match checked.failed(failure).await {
                 Ok(granted) => Ok(Attempt::Moved(granted)),
@@ -244,19 +267,19 @@ impl Sending<'_> {
         }
     }
 
-    async fn dispatch(&self, checked: &mut Checked) -> Dispatched {
+    async fn dispatch(&self, link: &Link, checked: &mut Checked) -> Dispatched {
         let worker = checked.worker();
         let rank = checked.rank();
-        let request = forward::request(self.parts, self.headers, &worker, rank, self.body);
+        let request = forward::request(self.parts, self.headers, link, rank, self.body);
         let Some(request) = request else {
             return Dispatched::Failed(Failure::Unreachable);
         };
         checked.dispatching();
-        let patience = self.gateway.settings.upstream.first_token_timeout;
+        let patience = link.first_token_timeout;
         // The head of an answer that is no stream comes when all of it is computed.
         let first_byte =
             if self.streams { self.until.min(Instant::now() + patience) } else { self.until };
-        let response = match timeout_at(first_byte, self.upstream.send(request)).await {
+        let response = match timeout_at(first_byte, self.upstream.send(link, request)).await {
             Ok(Ok(response)) => response,
             Err(_) => return Dispatched::TimedOut,
             Ok(Err((failure, why))) => {

@@ -6,6 +6,7 @@
 //! follows a whole event and can't complete a torn one into a forgery (F46). Where part of an event had to
 //! pass all the same, or the answer's length was told, the connection is cut without a word.
 
+use super::forward;
 use super::pace::Pace;
 use super::record::{Ended, Record};
 use super::reply::Error;
@@ -15,6 +16,7 @@ use homing_runtime::guard::Live;
 use homing_wire::errors::ApiShape;
 use homing_wire::sse::SseScanner;
 use homing_wire::usage::{StreamUsage, Usage, parse_usage};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::future::Future;
@@ -37,10 +39,13 @@ const HOLD_MAX: usize = 1 << 20;
 enum State {
     Open,
     /// The error event is out; the connection is closed behind it once it is flushed, which it had been
-    /// so many times.
-    Broken(u64),
+    /// so many times. `None`: nobody has asked for more yet.
+    Broken(Option<u64>),
     Done,
 }
+
+/// How long the error event of one answer among several has to go out: its stream is ended behind it all the same.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Everything that an answer carries along.
 #[derive(Debug)]
@@ -50,6 +55,8 @@ pub(super) struct Relay {
     ready: Option<Bytes>,
     /// The tail of an unfinished event.
     held: BytesMut,
+    /// What goes out behind it.
+    trailers: Option<HeaderMap>,
     /// For event streams.
     scanner: Option<SseScanner>,
     /// What it says of its usage on the way.
@@ -105,6 +112,7 @@ impl Relay {
             body,
             ready: None,
             held: BytesMut::new(),
+            trailers: None,
             scanner: None,
             usage: StreamUsage::new(record.api),
             torn: false,
@@ -227,7 +235,10 @@ impl Relay {
     fn complete(&mut self) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         self.end(Ended::Complete);
         let rest = self.held.split().freeze();
-        Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))))
+        if !rest.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(rest))));
+        }
+        Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
     }
 
     /// The answer can't be finished: a stream says so in its own shape, anything else is cut.
@@ -241,7 +252,10 @@ impl Relay {
             Ended::TimedOut => ("timeout", "the answer took too long"),
             _ => ("worker_error", "the worker broke off in the middle of the answer"),
         };
-        self.state = State::Broken(self.limits.pace.flushes());
+        let pace = &self.limits.pace;
+        // Of several answers one is asked for more only when all that it has said may go out; before that, others'
+        // flushes say nothing of it.
+        self.state = State::Broken((!pace.is_multiplexed()).then(|| pace.flushes()));
         let earlier = self.scanner.as_ref().map_or(0, SseScanner::data_events);
         let event = Error::event(self.record.api, code, message, earlier);
         Poll::Ready(Some(Ok(Frame::data(event.into()))))
@@ -260,12 +274,26 @@ impl Body for Relay {
         loop {
             match this.state {
                 State::Open => {}
-                State::Broken(flushes) => {
-                    ready!(this.limits.pace.poll_flushed(cx, flushes));
+                State::Broken(None) => {
+                    this.state = State::Broken(Some(this.limits.pace.flushes()));
+                    this.deadline.as_mut().reset(Instant::now() + LAST_WORDS);
+                    continue;
+                }
+                State::Broken(Some(flushes)) => {
+                    let pace = &this.limits.pace;
+                    let is_late = pace.poll_flushed(cx, flushes).is_pending();
+                    if is_late && !pace.is_multiplexed() {
+                        return Poll::Pending;
+                    } else if is_late {
+                        ready!(this.deadline.as_mut().poll(cx));
+                    }
                     this.state = State::Done;
                     return Poll::Ready(Some(Err(BrokenOff)));
                 }
-                State::Done if this.record.ended == Ended::Complete => return Poll::Ready(None),
+                State::Done if this.record.ended == Ended::Complete => {
+                    let trailers = this.trailers.take();
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
                 State::Done => return Poll::Ready(Some(Err(BrokenOff))),
             }
             if let Some(bytes) = this.ready.take() {
@@ -281,8 +309,11 @@ impl Body for Relay {
                             return Poll::Ready(Some(Ok(Frame::data(out))));
                         }
                     }
-                    // Trailers end a body. They end here, as the header that would announce them does.
-                    Err(_trailers) => return this.complete(),
+                    // They end a body.
+                    Err(frame) => {
+                        this.trailers = frame.into_trailers().ok().and_then(forward::trailers);
+                        return this.complete();
+                    }
                 },
                 Poll::Ready(None) => return this.complete(),
                 Poll::Ready(Some(Err(_))) => return this.break_off(Ended::WorkerBroke),
@@ -299,7 +330,8 @@ impl Body for Relay {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.state == State::Done && self.held.is_empty() && self.record.ended == Ended::Complete
+        let is_out = self.held.is_empty() && self.trailers.is_none();
+        self.state == State::Done && is_out && self.record.ended == Ended::Complete
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -4,7 +4,7 @@ use super::client::{Answer, Client, get};
 use super::worker::Worker;
 use homing_core::fleet::State;
 use homing_core::partition::Stats;
-use homing_hosts::Server;
+use homing_hosts::{Server, StartError};
 use homing_runtime::settings::{Settings, Sources};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -35,6 +35,26 @@ pub(super) struct World {
     pub(super) server: Server,
 }
 
+/// What is usual here, and `extra` in its place.
+fn settings(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Settings {
+    let usual = [
+        ("gateway.listen", "'127.0.0.1:0'"),
+        ("gateway.shutdown_delay", "'0s'"),
+        ("admin.listen", "'127.0.0.1:0'"),
+        ("health.interval", "'50ms'"),
+        ("health.timeout", "'20s'"),
+        ("index.source", "'off'"),
+    ];
+    let keys: BTreeMap<&str, &str> = usual.iter().chain(extra).copied().collect();
+    let mut text: String = keys.iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
+    for (worker, own) in workers {
+        let (name, url) = (worker.name, &worker.url);
+        text.push_str(&format!("[[workers]]\nid = '{name}'\nurl = '{url}'\n{own}\n"));
+    }
+    let file = Some(("test.toml".into(), text));
+    Settings::load(Sources { file, ..Sources::default() }).unwrap()
+}
+
 impl World {
     /// A router in front of workers that are all ready. `extra` are settings: dotted keys, TOML values.
     pub(super) async fn start(extra: &[(&str, &str)], workers: &[&Worker]) -> Self {
@@ -60,28 +80,29 @@ impl World {
         Self::cold_as(extra, &workers).await
     }
 
-    async fn cold_as(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Self {
-        let usual = [
-            ("gateway.listen", "'127.0.0.1:0'"),
-            ("gateway.shutdown_delay", "'0s'"),
-            ("admin.listen", "'127.0.0.1:0'"),
-            ("health.interval", "'50ms'"),
-            ("health.timeout", "'20s'"),
-            ("index.source", "'off'"),
-        ];
-        let keys: BTreeMap<&str, &str> = usual.iter().chain(extra).copied().collect();
-        let mut text: String = keys.iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
-        for (worker, own) in workers {
-            let (name, url) = (worker.name, &worker.url);
-            text.push_str(&format!("[[workers]]\nid = '{name}'\nurl = '{url}'\n{own}\n"));
+    /// The same, where the workers have settings of their own.
+    pub(super) async fn cold_as(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Self {
+        Self { server: Server::start(settings(extra, workers)).await.unwrap() }
+    }
+
+    /// Why there is none.
+    pub(super) async fn fails(extra: &[(&str, &str)]) -> StartError {
+        Self::fails_as(extra, &[]).await
+    }
+
+    /// The same, with workers.
+    pub(super) async fn fails_as(
+        extra: &[(&str, &str)],
+        workers: &[(&Worker, &str)],
+    ) -> StartError {
+        match Server::start(settings(extra, workers)).await {
+            Ok(_) => panic!("it starts"),
+            Err(error) => error,
         }
-        let file = Some(("test.toml".into(), text));
-        let settings = Settings::load(Sources { file, ..Sources::default() }).unwrap();
-        Self { server: Server::start(settings).await.unwrap() }
     }
 
     pub(super) async fn client(&self) -> Client {
-        Client::connect(self.server.gateway_address()).await
+        Client::connect(self.server.gateway_address().unwrap()).await
     }
 
     /// One request on a connection of its own.

@@ -12,7 +12,6 @@ use crate::ask::Ask;
 use crate::ingest::{Feed, Ingest};
 use crate::settings::{IndexSource, Settings, Worker};
 use crate::shell::Shell;
-use crate::upstream::Upstream;
 use homing_core::ask::Failure;
 use homing_core::fleet::{
     Cache, CacheSource, FleetChange, FleetError, FleetEvent, Probe, ServedName,
@@ -79,11 +78,10 @@ impl Tend {
         shell: Arc<Shell>,
         settings: Arc<Settings>,
         ingest: Option<Ingest>,
-        upstream: Upstream,
+        ask: Ask,
         questions: Questions,
         worker: Worker,
     ) -> Self {
-        let ask = Ask { upstream, url: worker.url.clone(), timeout: settings.health.timeout };
         let verify = Verify::new(&shell, &ask, questions, &worker);
         let listens = worker.kv_events.as_deref().is_some_and(is_wildcard);
         let ranks = Ranks::new(worker.dp_size, listens);
@@ -147,12 +145,12 @@ impl Tend {
 
     async fn probe(&mut self) -> Probe {
         let path = &self.settings.health.path;
-        let (probe, why) = match self.ask.get(path).await {
-            Ok((status, _)) if (200..300).contains(&status) => (Probe::Good, None),
-            Ok((status, _)) => (Probe::Bad, Some(format!("it answers with status {status}"))),
-            Err(Failure::Unreachable) => (Probe::Bad, Some("it doesn't answer in time".to_owned())),
-            Err(Failure::Refused) => (Probe::Refused, None),
-            Err(_) => (Probe::Bad, Some("it breaks off".to_owned())),
+        let (probe, why) = match self.ask.probe(path).await {
+            Ok(status) if (200..300).contains(&status) => (Probe::Good, None),
+            Ok(status) => (Probe::Bad, Some(format!("it answers with status {status}"))),
+            Err((Failure::Refused, _)) => (Probe::Refused, None),
+            Err((Failure::Unreachable, why)) => (Probe::Bad, Some(why)),
+            Err((_, why)) => (Probe::Bad, Some(format!("it breaks off: {why}"))),
         };
         if self.ailing.is_news(why.clone()) {
             let (worker, url) = (&self.worker.id, self.worker.url.to_string());

@@ -2,10 +2,11 @@
 
 use super::problem::{Fault, Problem, Problems};
 use super::raw::{Group, POLICY, Raw, is_settable};
+use super::transport::{self, Listen};
 use super::types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
     OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing, Settings,
-    Soft, Subagents, Upstream, Verify,
+    Soft, Subagents, Verify,
 };
 use super::value::Value;
 use super::{Effective, KEYS, Origin, Policies, Status, worker};
@@ -42,7 +43,8 @@ from_value! {
     f64: Value::Float(number) => Some(number),
     usize: Value::Int(number) | Value::Size(number) => number.try_into().ok(),
     Duration: Value::Duration(span) => Some(span),
-    SocketAddr: Value::Listen(address) => Some(address),
+    Listen: Value::Listen(place) => Some(place),
+    SocketAddr: Value::Listen(Listen::Tcp(address)) => Some(address),
     String: Value::Text(text) => Some(text),
     Vec<String>: Value::List(items) => Some(items),
     BTreeMap<String, String>: Value::Labels(labels) => Some(labels),
@@ -98,15 +100,10 @@ pub(super) fn convert(
     problems: &mut Problems,
 ) -> Result<Settings, Problem> {
     let top = &raw.top;
+    let upstream = transport::upstream(top, problems)?;
     let settings = Settings {
-        gateway: gateway(top)?,
+        gateway: gateway(top, problems)?,
         admin: Admin { listen: top.read("admin.listen")? },
-        upstream: Upstream {
-            connect_timeout: top.read("upstream.connect_timeout")?,
-            first_token_timeout: top.read("upstream.first_token_timeout")?,
-            idle_timeout: top.read("upstream.idle_timeout")?,
-            pool_idle: top.read("upstream.pool_idle")?,
-        },
         health: Health {
             interval: top.read("health.interval")?,
             timeout: top.read("health.timeout")?,
@@ -144,16 +141,18 @@ pub(super) fn convert(
         },
         log: Log { format: top.read("log.format")?, access: top.read("log.access")? },
         models: worker::models(&raw.models, problems)?,
-        workers: worker::workers(&raw.workers, problems)?,
+        workers: worker::workers(&raw.workers, &upstream, problems)?,
+        upstream,
         effective: effective(raw),
     };
     listeners(&settings, top, problems);
     Ok(settings)
 }
 
-fn gateway(top: &Group) -> Result<Gateway, Problem> {
+fn gateway(top: &Group, problems: &mut Problems) -> Result<Gateway, Problem> {
     Ok(Gateway {
         listen: top.read("gateway.listen")?,
+        tls: transport::tls(top, problems)?,
         max_body: top.read("gateway.max_body")?,
         record: top.read("gateway.record")?,
         open: top.read("gateway.open")?,
@@ -165,9 +164,11 @@ fn gateway(top: &Group) -> Result<Gateway, Problem> {
 
 /// The listeners' reach: what is off loopback is reachable by everybody.
 fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
-    let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
     let (gateway, admin) = (&settings.gateway, &settings.admin);
-    if !local(gateway.listen) && !gateway.open && !top.is_unreadable("gateway.open") {
+    // Who shows a certificate of the right CA has said who it is.
+    let authenticates = gateway.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+    let is_closed = gateway.listen.is_local() || authenticates;
+    if !is_closed && !gateway.open && !top.is_unreadable("gateway.open") {
         problems.push(conflict(
             top,
             "gateway.listen",
@@ -175,10 +176,12 @@ fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
                 "`gateway.listen` = \"{}\" is off loopback, and nothing authenticates clients",
                 gateway.listen
             ),
-            "listen on 127.0.0.1, or say gateway.open = true if the network itself is trusted",
+            "listen on 127.0.0.1, ask clients for certificates (gateway.tls.client_ca), or say \
+             gateway.open = true if the network itself is trusted",
         ));
     }
-    if !local(admin.listen) {
+    let admin_at = Listen::Tcp(admin.listen);
+    if !admin_at.is_local() {
         problems.push(conflict(
             top,
             "admin.listen",
@@ -190,7 +193,7 @@ fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
             "listen on 127.0.0.1",
         ));
     }
-    if gateway.listen == admin.listen && gateway.listen.port() != 0 {
+    if gateway.listen == admin_at && admin.listen.port() != 0 {
         problems.push(conflict(
             top,
             "admin.listen",
@@ -200,7 +203,7 @@ fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
     }
 }
 
-fn conflict(group: &Group, path: &str, what: String, mend: &str) -> Problem {
+pub(super) fn conflict(group: &Group, path: &str, what: String, mend: &str) -> Problem {
     Problem {
         fault: Fault::Conflict,
         key: group.shown(path),
@@ -288,7 +291,9 @@ fn effective(raw: &Raw) -> Vec<Effective> {
     let mut lines = Vec::new();
     let mut show = |group: &Group, path: &'static str, is_built: bool| {
         let origin = group.origin(path);
-        if !is_built && origin == Origin::Default {
+        // A worker's own words on its connections are worth a line where there are some.
+        let silent = !is_built || super::reference::is_inherited(path);
+        if silent && origin == Origin::Default {
             return;
         }
         if let Some(value) = group.value(path) {

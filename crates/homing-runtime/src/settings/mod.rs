@@ -22,14 +22,12 @@
 //! | `gateway.steering` | `"all"` | nobody's steering headers are barred |
 //! | `gateway.response_headers` | `"auto"` | without tenants it means all of them |
 //! | `gateway.body_memory` | nothing | held bodies have no common bound yet, only `gateway.max_body` each |
-//! | `upstream.tcp_user_timeout` | nothing | the socket option is not set yet |
 //! | `retry.budget` | nothing | retries are bounded by `retry.attempts` alone |
 //! | `limits.*` | the defaults | they say "off" |
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
 //! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |
 //! | `workers.weight`, `models.aliases` | the defaults | they say "none" |
-//! | `[[workers]]` with a key of `[upstream]` | nothing | one value for every worker yet |
 
 mod convert;
 mod file;
@@ -39,7 +37,9 @@ mod problem;
 mod raw;
 mod reference;
 mod table;
+mod transport;
 mod types;
+mod url;
 mod value;
 mod worker;
 
@@ -48,12 +48,13 @@ pub use policies::{CustomPolicy, Policies};
 pub use problem::{Fault, Origin, Problem, SettingsErrors};
 pub use reference::reference_markdown;
 pub use table::{KEYS, SECTIONS};
+pub use transport::{GatewayTls, Listen, Upstream};
 pub use types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, Model,
     OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, Retry, Routing,
-    Settings, Soft, Subagents, Tokenizer, Upstream, Verify, Worker,
+    Settings, Soft, Subagents, Tokenizer, Verify, Worker,
 };
-pub use worker::{UrlError, WorkerUrl};
+pub use url::{Scheme, UrlError, WorkerUrl};
 
 use problem::Problems;
 use std::path::PathBuf;
@@ -181,3 +182,7 @@ mod round_trip_tests;
 #[cfg(test)]
 #[path = "worker_tests.rs"]
 mod worker_tests;
+
+#[cfg(test)]
+#[path = "transport_tests.rs"]
+mod transport_tests;

@@ -5,6 +5,7 @@
 //! the core's types may change without the file format changing.
 
 use super::policies::CustomPolicy;
+use super::transport::{GatewayTls, Listen, Upstream};
 use super::{Effective, WorkerUrl};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -196,7 +197,7 @@ pub struct Settings {
     pub gateway: Gateway,
     /// The operators' side.
     pub admin: Admin,
-    /// Connections to workers.
+    /// Connections to workers, where they have no words of their own.
     pub upstream: Upstream,
     /// Probing of workers.
     pub health: Health,
@@ -225,7 +226,9 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
     /// Where clients connect. Default 127.0.0.1:8080; port 0 takes a free one.
-    pub listen: SocketAddr,
+    pub listen: Listen,
+    /// TLS in front. Default none.
+    pub tls: Option<GatewayTls>,
     /// Largest request body, in bytes; a larger one is 413. Default 32 MiB.
     pub max_body: usize,
     /// A file for a trace of the requests. Default none.
@@ -245,20 +248,6 @@ pub struct Gateway {
 pub struct Admin {
     /// Where metrics, health and the admin API are served; loopback only. Default 127.0.0.1:9464.
     pub listen: SocketAddr,
-}
-
-/// `[upstream]`: for every worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
-    /// For a connection to be made. Default 2 s.
-    pub connect_timeout: Duration,
-    /// From dispatch to the first byte of the answer's body. Default 10 min.
-    pub first_token_timeout: Duration,
-    /// Between two bytes of an answer. Default 5 min.
-    pub idle_timeout: Duration,
-    /// How long an unused connection is kept for reuse; zero keeps none. Default 3 s, below the
-    /// 5 s after which uvicorn closes it from the other end.
-    pub pool_idle: Duration,
 }
 
 /// `[health]`.
@@ -439,4 +428,6 @@ pub struct Worker {
     pub kv_replay: Option<String>,
     /// Labels, for requests that require some. Default none.
     pub labels: BTreeMap<String, String>,
+    /// How it is reached: its own words, and `[upstream]` where it has none.
+    pub upstream: Upstream,
 }

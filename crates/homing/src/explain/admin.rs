@@ -5,7 +5,7 @@ use anyhow::anyhow;
 use homing_core::ask::Failure as Unanswered;
 use homing_runtime::ask::Ask;
 use homing_runtime::settings::WorkerUrl;
-use homing_runtime::upstream::Upstream;
+use homing_runtime::upstream::{Link, Upstream};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -33,8 +33,7 @@ impl Router {
         let url: WorkerUrl = full.parse().map_err(|error| {
             Failure::Usage(format!("--admin {:?} {error}; write e.g. http://host:9464", self.admin))
         })?;
-        let upstream = Upstream::new(PATIENCE, Duration::ZERO);
-        let ask = Ask { upstream, url, timeout: PATIENCE };
+        let ask = Ask { upstream: Upstream::fresh(), link: Link::plain(url), timeout: PATIENCE };
         let answer = running::block_on(async {
             Ok(match body {
                 Some(body) => ask.post(path, body.into(), MAX_ANSWER).await,
