@@ -62,6 +62,15 @@ pub struct Ask {
     pub(crate) past: Past,
 }
 
+impl Ask {
+    /// It must not go to this worker: what it had begun there broke off, and is asked for anew.
+    pub fn avoid(&mut self, worker: WorkerId) {
+        if !self.past.failed.contains(&worker) {
+            self.past.failed.push(worker);
+        }
+    }
+}
+
 /// A request's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {

@@ -14,5 +14,6 @@ mod questions;
 pub mod reload;
 pub mod server;
 
+pub use gateway::ServerTls;
 pub use reload::{ReloadError, Reloader, Reread};
 pub use server::{Extras, Server, StartError, load_prompts};

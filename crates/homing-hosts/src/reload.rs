@@ -5,10 +5,10 @@
 use crate::admin::Tokens;
 use crate::gateway::Gateway;
 use arc_swap::ArcSwap;
-use homing_runtime::fleet::Fleet;
 use homing_runtime::fleet::discovery::Change;
+use homing_runtime::fleet::{Fleet, dns};
 use homing_runtime::keys::KeysError;
-use homing_runtime::settings::{NotLive, Settings};
+use homing_runtime::settings::{NotLive, Settings, Worker};
 use homing_runtime::shell::{Shell, core_settings};
 use parking_lot::Mutex;
 use std::fmt;
@@ -100,6 +100,10 @@ impl Reloader {
         let mut current = self.current.lock();
         let settings = Arc::new(reread().map_err(ReloadError::Settings)?);
         let changed = current.live_changes(&settings)?;
+        let (names, workers) = by_kind(&settings);
+        if names != by_kind(&current).0 {
+            return Err(NotLive { keys: vec!["workers with dns://".to_owned()] }.into());
+        }
         // Whatever can fail comes before whatever changes.
         let room = self.workers.try_reserve().map_err(|_| ReloadError::Busy)?;
         let tokens = load_tokens(&settings)?;
@@ -108,8 +112,8 @@ impl Reloader {
         self.shell.core().reconfigure(&core_settings(&settings));
         self.shell.pump();
         self.fleet.reload(settings.clone());
-        if current.workers != settings.workers {
-            room.send(Change::Reset(settings.workers.clone()));
+        if by_kind(&current).1 != workers {
+            room.send(Change::Reset(workers));
         }
         *current = settings;
         tracing::info!(changed = changed.join(", "), "the configuration was read anew");
@@ -150,6 +154,11 @@ impl Reloader {
         tracing::info!("files of secrets were read anew");
         Ok(())
     }
+}
+
+/// Workers behind names, which a task of their own follows; and the others.
+fn by_kind(settings: &Settings) -> (Vec<Worker>, Vec<Worker>) {
+    settings.workers.iter().cloned().partition(dns::is_name)
 }
 
 fn load_tokens(settings: &Settings) -> Result<Tokens, ReloadError> {

@@ -1,6 +1,6 @@
 //! The router as a whole: every part of it started in order, and stopped in order.
 
-use crate::gateway::{Gateway, Listening};
+use crate::gateway::{Gateway, Listening, ServerTls, TlsError};
 use crate::reload::{Parts, Reloader, Reread};
 use crate::{admin, questions};
 use arc_swap::ArcSwap;
@@ -8,7 +8,7 @@ use homing_core::time::Time;
 use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
 use homing_runtime::fleet::registered::Registered;
-use homing_runtime::fleet::{Fleet, discovery};
+use homing_runtime::fleet::{Fleet, discovery, dns};
 use homing_runtime::ingest::{FeedBook, Ingest};
 use homing_runtime::keep::{Keeper, Keyed, Restored, TakenError};
 use homing_runtime::keys::KeysError;
@@ -16,10 +16,11 @@ use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::metrics::Metrics;
 use homing_runtime::recorder::Recorder;
 use homing_runtime::recorder::file::RecordError;
-use homing_runtime::settings::{IndexSource, Settings, Tokenizer};
+use homing_runtime::settings::{IndexSource, Listen, Settings, Tokenizer};
 use homing_runtime::shell::Shell;
 use homing_runtime::snapshot::{KeyError, WriteError};
 use homing_runtime::traces::{TraceSettings, Traces};
+use homing_runtime::upstream::{LinkError, look_at_files};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -40,10 +41,13 @@ pub enum StartError {
         /// The setting.
         key: &'static str,
         /// Its value.
-        address: SocketAddr,
+        address: Listen,
         /// What the system says.
         cause: io::Error,
     },
+    /// TLS in front can't be had as it is configured.
+    #[error(transparent)]
+    Tls(TlsError),
     /// A tokenizer can't be loaded.
     #[error("the tokenizer of model `{model}` in {} can't be loaded: {cause}", folder.display())]
     Tokenizer {
@@ -63,6 +67,9 @@ pub enum StartError {
         /// `models.name`.
         model: String,
     },
+    /// A worker can't be reached as it is configured.
+    #[error(transparent)]
+    Upstream(LinkError),
     /// `affinity.key_file` can't be used.
     #[error("affinity.key_file: {0}")]
     Key(KeyError),
@@ -154,6 +161,7 @@ impl Server {
         getrandom::fill(&mut entropy).map_err(|e| system("randomness")(e.to_string()))?;
         let tokens = admin::Tokens::load(&settings).map_err(StartError::Tokens)?;
         let tokens = Arc::new(ArcSwap::from_pointee(tokens));
+        look_at_files(&settings).map_err(StartError::Upstream)?;
         let prompts = load_prompts(&settings)?;
         let keyed = Keyed::find(&settings.affinity, entropy).map_err(StartError::Key)?;
         let shell = Shell::keyed(&settings, keyed.secret(), &entropy);
@@ -178,11 +186,17 @@ impl Server {
         Metrics::watch(&shell, book);
 
         let listen = settings.admin.listen;
-        let failed = |key, address| move |cause| StartError::Listen { key, address, cause };
-        let admin_listener =
-            tokio::net::TcpListener::bind(listen).await.map_err(failed("admin.listen", listen))?;
-        let admin = admin_listener.local_addr().map_err(failed("admin.listen", listen))?;
-        let listen = settings.gateway.listen;
+        let failed = |key, address: &Listen| {
+            let address = address.clone();
+            move |cause| StartError::Listen { key, address, cause }
+        };
+        let admin_at = Listen::Tcp(listen);
+        let admin_listener = tokio::net::TcpListener::bind(listen)
+            .await
+            .map_err(failed("admin.listen", &admin_at))?;
+        let admin = admin_listener.local_addr().map_err(failed("admin.listen", &admin_at))?;
+        let tls = settings.gateway.tls.as_ref().map(ServerTls::load).transpose();
+        let tls = tls.map_err(StartError::Tls)?.map(Arc::new);
         let questions = questions::of(&settings, &prompts);
         let (recorded, alive) = (recorder.clone(), life.clone());
         let traces = traces.map(|settings| trace(&settings, &life)).transpose()?;
@@ -197,8 +211,8 @@ impl Server {
             &entropy,
         );
         let gateway = Arc::new(gateway.map_err(StartError::ApiKeys)?);
-        let listening = Listening::start(gateway.clone(), &life, cores)
-            .map_err(failed("gateway.listen", listen))?;
+        let listening = Listening::start(gateway.clone(), tls, &life, cores)
+            .map_err(failed("gateway.listen", &settings.gateway.listen))?;
 
         if let Some((keeper, restored)) = &keeper {
             if restored.bindings > 0 {
@@ -217,8 +231,18 @@ impl Server {
         life.spawn(async move {
             over.run_until_cancelled(expire).await;
         });
-        let (workers, changes) = discovery::changing_list(settings.workers.clone());
+        let (names, workers): (Vec<_>, Vec<_>) =
+            settings.workers.iter().cloned().partition(dns::is_name);
+        let (workers, changes) = discovery::changing_list(workers);
         life.spawn(fleet.clone().follow(changes));
+        if !names.is_empty() {
+            let (changes, resolve) = dns::follow(names);
+            let finished = life.finished().clone();
+            life.spawn(async move {
+                finished.run_until_cancelled(resolve).await;
+            });
+            life.spawn(fleet.clone().follow(changes));
+        }
         let parts = Parts {
             shell: shell.clone(),
             fleet: fleet.clone(),
@@ -253,10 +277,32 @@ impl Server {
         Ok(Self { gateway: listening, admin, shell, life, keeper, recorder, reloader })
     }
 
-    /// Where clients connect.
+    /// Where clients connect, over TCP.
     #[must_use]
-    pub fn gateway_address(&self) -> SocketAddr {
-        self.gateway.address()
+    pub fn gateway_address(&self) -> Option<SocketAddr> {
+        match self.gateway.at() {
+            Listen::Tcp(address) => Some(*address),
+            Listen::Unix(_) => None,
+        }
+    }
+
+    /// Where clients connect, as they write it: `http://host:port`, or `unix:/path`.
+    #[must_use]
+    pub fn gateway_url(&self) -> String {
+        match (self.gateway.at(), self.gateway.tls()) {
+            (Listen::Tcp(address), None) => format!("http://{address}"),
+            (Listen::Tcp(address), Some(_)) => format!("https://{address}"),
+            (at @ Listen::Unix(_), _) => at.to_string(),
+        }
+    }
+
+    /// Looks at the files of `[gateway.tls]` now; it is done every few seconds besides. True if new connections begin
+    /// with something new.
+    ///
+    /// # Errors
+    /// Where they can't be used; what was used before goes on.
+    pub fn refresh_tls(&self) -> Result<bool, TlsError> {
+        self.gateway.tls().map_or(Ok(false), |tls| tls.refresh())
     }
 
     /// Where operators connect.

@@ -16,6 +16,8 @@ mod gateway {
     mod draining;
     mod ends;
     mod failing;
+    mod fronts;
+    mod http2;
     mod limits;
     mod lives;
     mod log;
@@ -31,7 +33,10 @@ mod gateway {
     mod streams;
     mod targets;
     mod tenants;
+    mod tls;
+    mod trailers;
     mod unwell;
+    mod upstreams;
     mod worker;
     mod world;
 }

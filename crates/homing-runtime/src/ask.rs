@@ -1,10 +1,10 @@
 //! Asking a worker (or a router) about itself, bounded in time and size. Apart from what is asked and why.
 
-use crate::settings::WorkerUrl;
-use crate::upstream::Upstream;
+use crate::upstream::{Link, Outgoing, Upstream};
 use bytes::Bytes;
 use homing_core::ask::Failure;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What an engine may say about itself. vLLM's metrics are some 100 KB.
@@ -15,8 +15,8 @@ const MAX_ANSWER: usize = 8 << 20;
 pub struct Ask {
     /// The connections.
     pub upstream: Upstream,
-    /// Who is asked.
-    pub url: WorkerUrl,
+    /// Who is asked, and how.
+    pub link: Arc<Link>,
     /// For a whole answer.
     pub timeout: Duration,
 }
@@ -25,7 +25,7 @@ impl Ask {
     /// The worker's host, an IPv6 address in its brackets.
     #[must_use]
     pub fn host(&self) -> &str {
-        let authority = self.url.authority();
+        let authority = self.link.url().authority();
         authority.rsplit_once(':').map_or(authority, |(host, _)| host)
     }
 
@@ -34,7 +34,8 @@ impl Ask {
     /// # Errors
     /// Where there is no whole answer in time, or one of more than 8 MiB.
     pub async fn get(&self, path: &str) -> Result<(u16, Bytes), Failure> {
-        self.send(http::Method::GET, path, Bytes::new(), MAX_ANSWER).await
+        let answer = self.send(http::Method::GET, path, Bytes::new(), MAX_ANSWER).await;
+        answer.map_err(|(failure, _)| failure)
     }
 
     /// Likewise by POST of JSON, or of nothing; the answer may have so many bytes.
@@ -47,7 +48,17 @@ impl Ask {
         body: Bytes,
         most: usize,
     ) -> Result<(u16, Bytes), Failure> {
-        self.send(http::Method::POST, path, body, most).await
+        let answer = self.send(http::Method::POST, path, body, most).await;
+        answer.map_err(|(failure, _)| failure)
+    }
+
+    /// The status of what is at `path`.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and why in words.
+    pub async fn probe(&self, path: &str) -> Result<u16, (Failure, String)> {
+        let answer = self.send(http::Method::GET, path, Bytes::new(), MAX_ANSWER).await;
+        answer.map(|(status, _)| status)
     }
 
     async fn send(
@@ -56,22 +67,23 @@ impl Ask {
         path: &str,
         body: Bytes,
         most: usize,
-    ) -> Result<(u16, Bytes), Failure> {
-        let uri = format!("{}{path}", self.url);
+    ) -> Result<(u16, Bytes), (Failure, String)> {
+        let uri = format!("{}{path}", self.link.base());
         let mut request = http::Request::builder().method(method).uri(uri);
         if !body.is_empty() {
             request = request.header(http::header::CONTENT_TYPE, "application/json");
         }
         let request = request
-            .body(Full::new(body))
+            .body(Outgoing::from(body))
             // The URL was validated; a health path that makes it none is an unreachable worker.
-            .map_err(|_| Failure::Unreachable)?;
+            .map_err(|e| (Failure::Unreachable, e.to_string()))?;
         let answer = async {
-            let response = self.upstream.send(request).await.map_err(|(failure, _)| failure)?;
+            let response = self.upstream.send(&self.link, request).await?;
             let status = response.status().as_u16();
             let body = Limited::new(response.into_body(), most).collect().await;
-            Ok((status, body.map_err(|_| Failure::Broken)?.to_bytes()))
+            Ok((status, body.map_err(|e| (Failure::Broken, e.to_string()))?.to_bytes()))
         };
-        tokio::time::timeout(self.timeout, answer).await.unwrap_or(Err(Failure::Unreachable))
+        let late = |_| Err((Failure::Unreachable, "it doesn't answer in time".to_owned()));
+        tokio::time::timeout(self.timeout, answer).await.unwrap_or_else(late)
     }
 }

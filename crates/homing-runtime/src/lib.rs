@@ -5,7 +5,8 @@
 //! clock        Unix time that never goes back
 //! shell        the core with what it needs: time, secret, metrics, wake-ups
 //! guard        tokens of the core that release themselves when dropped
-//! upstream     connections to workers, and what their failures mean
+//! upstream     connections to workers: how each is reached, and what their failures mean
+//! pem          certificates and keys out of files
 //! ask          what a worker is asked about itself, bounded
 //! fleet        the workers as tasks: probing them, learning what they serve
 //! ingest       their KV events over ZMQ, into the index
@@ -32,6 +33,7 @@ pub mod keep;
 pub mod keys;
 pub mod lifecycle;
 pub mod metrics;
+pub mod pem;
 pub mod recorder;
 pub mod settings;
 pub mod shell;

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::guard::{Granted, Waiting};
 use crate::interleave;
 use crate::metrics::Metrics;
+use crate::upstream::Links;
 use homing_core::SelectionCore;
 use homing_core::ask::{Admission, Ask, Output, Refusal, TicketId};
 use homing_core::fleet::{FleetEvent, State};
@@ -35,9 +36,12 @@ pub struct Shell {
     clock: Clock,
     secret: KeySecret,
     metrics: Metrics,
+    links: Links,
     sleepers: Mutex<HashMap<TicketId, Sleeper>>,
     /// Cancelled when a worker's port has refused: what it has begun it may not end.
     lives: Mutex<HashMap<WorkerId, CancellationToken>>,
+    /// Their parent: cancelled when every answer is to end.
+    cutting: CancellationToken,
     /// Whether predictions are held against what engines say (`index.verify`).
     verifies: bool,
     /// Readiness latches: losing the last worker doesn't unready the router.
@@ -78,8 +82,10 @@ impl Shell {
             clock: Clock::start(),
             secret,
             metrics: Metrics::new(),
+            links: Links::default(),
             sleepers: Mutex::default(),
             lives: Mutex::default(),
+            cutting: CancellationToken::new(),
             verifies: settings.index.verify != Verify::Off,
             was_ready: AtomicBool::new(false),
             warming: AtomicBool::new(false),
@@ -116,6 +122,12 @@ impl Shell {
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// How each worker is reached.
+    #[must_use]
+    pub fn links(&self) -> &Links {
+        &self.links
     }
 
     /// Resolves, selects, and waits in the queue where it must. Dropping the future leaves the queue.
@@ -201,7 +213,19 @@ impl Shell {
     /// Cancelled once the port of a worker, in this life of it, has refused a connection.
     #[must_use]
     pub fn life_of(&self, worker: WorkerId) -> CancellationToken {
-        self.lives.lock().entry(worker).or_default().clone()
+        let new = || self.cutting.child_token();
+        self.lives.lock().entry(worker).or_insert_with(new).clone()
+    }
+
+    /// Cancelled, and every life with it, when the router's own time is over.
+    #[must_use]
+    pub fn cutting(&self) -> &CancellationToken {
+        &self.cutting
+    }
+
+    /// Ends every answer, with an error where it can have one.
+    pub fn cut(&self) {
+        self.cutting.cancel();
     }
 
     /// The port of a worker has refused, or it has turned out to live another life.

@@ -4,6 +4,7 @@
 use crate::Failure;
 use crate::sources::Flags;
 use homing_runtime::keep::look_at_files;
+use homing_runtime::upstream;
 
 /// The flags of `homing check`.
 #[derive(Debug, clap::Args)]
@@ -17,6 +18,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.flags.settings()?;
     homing_hosts::load_prompts(&settings).map_err(|e| Failure::Usage(e.to_string()))?;
+    upstream::look_at_files(&settings).map_err(|e| Failure::Usage(e.to_string()))?;
+    let tls = settings.gateway.tls.as_ref().map(homing_hosts::ServerTls::load);
+    tls.transpose().map_err(|e| Failure::Usage(e.to_string()))?;
     look_at_files(&settings.affinity).map_err(Failure::Usage)?;
     print!("{}", settings.effective_toml());
     Ok(())

@@ -48,7 +48,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
         let extras = Extras { reread: Some(args.flags.again()), traces };
         let server = Server::start_with(settings, extras).await.map_err(|error| match error {
-            StartError::Tokenizer { .. }
+            StartError::Tls(_)
+            | StartError::Upstream(_)
+            | StartError::Tokenizer { .. }
             | StartError::Template { .. }
             | StartError::Key(_)
             | StartError::Taken(_)
@@ -61,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             }
         })?;
         Metrics::watch_log_drops(server.shell(), logging.dropped());
-        running::say(format_args!("gateway on http://{}", server.gateway_address()));
+        running::say(format_args!("gateway on {}", server.gateway_url()));
         running::say(format_args!("admin on http://{}", server.admin_address()));
         let mut hangup = signal(SignalKind::hangup()).context("SIGHUP can't be handled")?;
         loop {

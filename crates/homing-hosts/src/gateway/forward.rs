@@ -4,21 +4,18 @@
 use super::access::API_KEY;
 use super::record::Record;
 use bytes::Bytes;
-use homing_core::fleet::WorkerInfo;
 use homing_core::ids::DpRank;
 use homing_runtime::traces::TRACEPARENT;
+use homing_runtime::upstream::{Link, Outgoing};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Request, Uri};
-use http_body_util::Full;
+use http::{Request, Uri, Version};
 
-/// `expect` is met by our own server, `host` is made anew for the worker.
-const HOP_BY_HOP: [HeaderName; 9] = [
+const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::TE,
-    header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
     HeaderName::from_static("keep-alive"),
@@ -47,19 +44,64 @@ fn is_ours(name: &HeaderName) -> bool {
     name.as_str().starts_with("x-homing-")
 }
 
+/// What is made anew for the worker, or met here.
+const NOT_TO_WORKERS: [HeaderName; 3] = [header::HOST, header::EXPECT, header::TRAILER];
+
+/// HTTP/2 lets clients cut their cookies into pieces, which others don't know (RFC 9113, 8.2.3).
+fn join_cookies(version: Version, headers: &mut HeaderMap) {
+    let pieces = headers.get_all(header::COOKIE);
+    if version != Version::HTTP_2 || pieces.iter().nth(1).is_none() {
+        return;
+    }
+    let pieces: Vec<&[u8]> = pieces.iter().map(HeaderValue::as_bytes).collect();
+    // What was valid in pieces is so as a whole.
+    if let Ok(whole) = HeaderValue::from_bytes(&pieces.join(&b"; "[..])) {
+        headers.insert(header::COOKIE, whole);
+    }
+}
+
+/// What of a message's trailers passes; `None` for nothing.
+pub(super) fn trailers(mut trailers: HeaderMap) -> Option<HeaderMap> {
+    let hop = Hop::of(&trailers);
+    let drop: Vec<HeaderName> =
+        trailers.keys().filter(|n| hop.has(n) || is_ours(n)).cloned().collect();
+    for name in drop {
+        trailers.remove(name);
+    }
+    (!trailers.is_empty()).then_some(trailers)
+}
+
+/// The body as workers get it, with what the client sent behind it, if it announced that or speaks HTTP/2. Its headers
+/// then announce it, and no length.
+pub(super) fn body(
+    parts: &Parts,
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+    headers: &mut HeaderMap,
+) -> Outgoing {
+    let announced = parts.version == Version::HTTP_2 || parts.headers.contains_key(header::TRAILER);
+    let trailers = trailers.filter(|_| announced).and_then(self::trailers);
+    let Some(trailers) = trailers else { return data.into() };
+    headers.remove(header::CONTENT_LENGTH);
+    for name in trailers.keys() {
+        headers.append(header::TRAILER, HeaderValue::from(name.clone()));
+    }
+    Outgoing::with_trailers(data, trailers)
+}
+
 /// The headers that a worker gets: made once a request, used for every attempt.
 pub(super) fn request_headers(parts: &Parts, record: &Record, takes_keys: bool) -> HeaderMap {
     let hop = Hop::of(&parts.headers);
     let mut headers = HeaderMap::with_capacity(parts.headers.len() + 1);
     for (name, value) in &parts.headers {
-        let stays =
-            hop.has(name) || is_ours(name) || name == header::HOST || name == header::EXPECT;
+        let stays = hop.has(name) || is_ours(name) || NOT_TO_WORKERS.contains(name);
         // What opens this router's door is no worker's business.
         let stays = stays || takes_keys && (name == header::AUTHORIZATION || name == API_KEY);
         if !stays {
             headers.append(name, value.clone());
         }
     }
+    join_cookies(parts.version, &mut headers);
     // The client's own, unless it is one that we don't take: all three see the same.
     headers.insert(HeaderName::from_static("x-request-id"), record.request_id.clone());
     if let Some(spans) = &record.spans {
@@ -73,16 +115,16 @@ pub(super) fn request_headers(parts: &Parts, record: &Record, takes_keys: bool) 
 pub(super) fn request(
     parts: &Parts,
     headers: &HeaderMap,
-    worker: &WorkerInfo,
+    link: &Link,
     rank: Option<DpRank>,
-    body: Bytes,
-) -> Option<Request<Full<Bytes>>> {
+    body: Outgoing,
+) -> Option<Request<Outgoing>> {
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
-    let base = &worker.spec.url;
+    let base = link.base();
     let mut uri = String::with_capacity(base.len() + path.len());
     uri.push_str(base);
     uri.push_str(path);
-    let mut request = Request::new(Full::new(body));
+    let mut request = Request::new(body);
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = Uri::try_from(uri).ok()?;
     *request.headers_mut() = headers.clone();

@@ -3,6 +3,8 @@
 //! answer that has not begun is asked of another worker, and one that has ends with an error, now and not when its
 //! patience is over.
 
+use homing_core::ids::WorkerId;
+use homing_runtime::shell::Shell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -22,21 +24,25 @@ pub(super) enum Late {
     Slow,
     /// Its worker has gone.
     Gone,
+    /// The router stops, now.
+    Cut,
 }
 
 /// Watches one worker's life for one answer.
 #[derive(Debug)]
 pub(super) struct Gone {
     over: Pin<Box<WaitForCancellationFutureOwned>>,
+    cutting: CancellationToken,
     is_over: bool,
     patience: Duration,
 }
 
 impl Gone {
-    /// `life` is cancelled when the port has refused.
-    pub(super) fn of(life: CancellationToken, streams: bool) -> Self {
+    /// Of one life of a worker.
+    pub(super) fn of(shell: &Shell, worker: WorkerId, streams: bool) -> Self {
+        let (life, cutting) = (shell.life_of(worker), shell.cutting().clone());
         let patience = if streams { MUTE } else { MUTE_WHOLE };
-        Self { over: Box::pin(life.cancelled_owned()), is_over: false, patience }
+        Self { over: Box::pin(life.cancelled_owned()), cutting, is_over: false, patience }
     }
 
     /// How long silence may last, once the worker has gone. Wakes the task when it goes.
@@ -44,7 +50,13 @@ impl Gone {
         if !self.is_over {
             self.is_over = self.over.as_mut().poll(cx) == Poll::Ready(());
         }
-        self.is_over.then_some(self.patience)
+        let left = if self.is_cut() { Duration::ZERO } else { self.patience };
+        self.is_over.then_some(left)
+    }
+
+    /// Whether it is the router that stops.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cutting.is_cancelled()
     }
 
     /// Waits for `future` until then, or until its worker has gone and some time has passed.
@@ -59,13 +71,16 @@ impl Gone {
                 self.over.as_mut().await;
                 self.is_over = true;
             }
-            tokio::time::sleep(patience).await;
+            match self.cutting.run_until_cancelled(tokio::time::sleep(patience)).await {
+                Some(()) => Late::Gone,
+                None => Late::Cut,
+            }
         };
         tokio::select! {
             biased;
             done = future => Ok(done),
             () = sleep_until(until) => Err(Late::Slow),
-            () = over => Err(Late::Gone),
+            late = over => Err(late),
         }
     }
 }

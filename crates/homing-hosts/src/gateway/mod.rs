@@ -1,7 +1,8 @@
 //! The HTTP gateway: a plain hyper proxy in front of the core. The request body is forwarded as it came,
 //! the answer is relayed as it comes; only copies are parsed.
 //!
-//! * `listen`: threads, sockets, connections, and how they end;
+//! * `listen`: threads and sockets; `socket`: what both are made of;
+//! * `connection`: one connection's life, over TLS (`tls`) or not, by HTTP/1.1 (`heard`) or HTTP/2 (`watched`);
 //! * `service`: which path is what;
 //! * `proxy`: the way of a request: read, admit, dispatch, commit, relay;
 //! * `access`: whom it lets in, and with which rights; `room`: how much of bodies is held;
@@ -9,6 +10,7 @@
 //! * `tokens`: a prompt's tokens from the engines themselves;
 //! * `preview`: the decision alone; `decisions`: those of real requests, in JSON;
 //! * `forward`: headers, both ways;
+//! * `onward`: a stream that goes on at another worker;
 //! * `gone`: what becomes of an answer whose worker's port refuses;
 //! * `relay`: the answer on its way back, and what ends with it;
 //! * `pace`: how fast a client takes its answer;
@@ -17,11 +19,14 @@
 
 mod access;
 mod ask;
+mod connection;
 mod decisions;
 mod forward;
 mod gone;
+mod heard;
 mod infer;
 mod listen;
+mod onward;
 mod pace;
 mod preview;
 mod prompt;
@@ -32,11 +37,15 @@ mod reply;
 mod room;
 mod service;
 mod session;
+mod socket;
 mod spans;
 mod steering;
+mod tls;
 mod tokens;
+mod watched;
 
 pub use listen::Listening;
+pub use tls::{ServerTls, TlsError};
 
 use access::Access;
 use arc_swap::ArcSwap;

@@ -1,66 +1,133 @@
-//! The client's side of a connection, with the two things that hyper tells nobody: whether all that was
-//! written has gone out, and since when a client takes nothing.
+//! The client's side of a connection, with what hyper tells nobody: whether all that was written has gone out, and since
+//! when a client takes nothing.
 //!
 //! Hyper flushes its socket when its own buffer is empty, and only then; so a flush is the sign that the
 //! last event of a broken stream is on its way and the connection may be closed behind it. And a body is
 //! not polled while its client takes nothing; so the time that a request may take is watched here, where
 //! writes stand still.
 
+use super::socket::Socket;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// What a connection and the answers on it share.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pace(Arc<Mutex<Inner>>);
+pub(super) struct Pace(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    inner: Mutex<Inner>,
+    /// Several requests at a time.
+    multiplexed: bool,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
     flushes: u64,
-    waiting: Option<Waker>,
+    /// Answers that wait for a flush; more than one where there are several requests at a time.
+    waiting: Vec<Waker>,
     until: Option<Instant>,
 }
 
+/// Wakers of answers that were dropped while they waited are let go of from so many on.
+const WAITING_MAX: usize = 1024;
+
 impl Pace {
+    /// Of a connection with several requests at a time.
+    pub(super) fn multiplexed() -> Self {
+        Self(Arc::new(Shared { multiplexed: true, ..Shared::default() }))
+    }
+
+    /// Whether there are several requests at a time.
+    pub(super) fn is_multiplexed(&self) -> bool {
+        self.0.multiplexed
+    }
+
     /// A request has come; its client has until then to take its answer.
     pub(super) fn begin(&self, until: Instant) {
-        self.0.lock().until = Some(until);
+        let mut inner = self.0.inner.lock();
+        // A connection that stands still is given up when none of its requests has time left.
+        let later = inner.until.filter(|other| self.0.multiplexed && *other > until);
+        inner.until = Some(later.unwrap_or(until));
+    }
+
+    /// Whether a request has come.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.inner.lock().until.is_some()
     }
 
     /// How often all that was written had gone out.
     pub(super) fn flushes(&self) -> u64 {
-        self.0.lock().flushes
+        self.0.inner.lock().flushes
     }
 
     /// Waits until that has happened again since it had `before` times.
     pub(super) fn poll_flushed(&self, cx: &Context<'_>, before: u64) -> Poll<()> {
-        let mut inner = self.0.lock();
+        let mut inner = self.0.inner.lock();
         if inner.flushes != before {
             return Poll::Ready(());
         }
-        inner.waiting = Some(cx.waker().clone());
+        if inner.waiting.len() >= WAITING_MAX {
+            inner.waiting.drain(..).for_each(Waker::wake);
+        }
+        if !inner.waiting.iter().any(|w| w.will_wake(cx.waker())) {
+            inner.waiting.push(cx.waker().clone());
+        }
         Poll::Pending
     }
+
+    fn flushed(&self) {
+        let mut inner = self.0.inner.lock();
+        inner.flushes += 1;
+        inner.waiting.drain(..).for_each(Waker::wake);
+    }
 }
+
+/// How a client that speaks HTTP/2 without having asked for it begins.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A client's socket.
 #[derive(Debug)]
 pub(super) struct Paced {
-    stream: TcpStream,
+    socket: Arc<Socket>,
     pace: Pace,
     /// Runs while a write stands still.
     patience: Option<Pin<Box<Sleep>>>,
+    /// What was read to know what the client speaks, and not yet read again.
+    ahead: Vec<u8>,
 }
 
 impl Paced {
-    pub(super) fn new(stream: TcpStream, pace: Pace) -> Self {
-        Self { stream, pace, patience: None }
+    pub(super) fn new(socket: Arc<Socket>, pace: Pace) -> Self {
+        Self { socket, pace, patience: None, ahead: Vec::new() }
+    }
+
+    /// Whether the client begins as one that speaks HTTP/2. What was read for it is read again.
+    ///
+    /// # Errors
+    /// Where the connection breaks.
+    pub(super) async fn speaks_http2(&mut self) -> io::Result<bool> {
+        let mut begun = [0; PREFACE.len()];
+        let mut n = 0;
+        while n < PREFACE.len() && begun[..n] == PREFACE[..n] {
+            match self.read(&mut begun[n..]).await? {
+                0 => break,
+                more => n += more,
+            }
+        }
+        self.ahead = begun[..n].to_vec();
+        Ok(begun == *PREFACE)
+    }
+
+    /// What it is the pace of, from now on.
+    pub(super) fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
     }
 
     fn written(
@@ -72,9 +139,15 @@ impl Paced {
             self.patience = None;
             return written;
         }
-        let Some(until) = self.pace.0.lock().until else { return Poll::Pending };
+        let Some(until) = self.pace.0.inner.lock().until else { return Poll::Pending };
         let patience = self.patience.get_or_insert_with(|| Box::pin(sleep_until(until)));
         ready!(patience.as_mut().poll(cx));
+        // Another request may have come since.
+        let until = self.pace.0.inner.lock().until.filter(|until| *until > Instant::now());
+        if let Some(until) = until {
+            patience.as_mut().reset(until);
+            ready!(patience.as_mut().poll(cx));
+        }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -85,7 +158,13 @@ impl AsyncRead for Paced {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        if !self.ahead.is_empty() {
+            let n = self.ahead.len().min(buf.remaining());
+            buf.put_slice(&self.ahead[..n]);
+            self.ahead.drain(..n);
+            return Poll::Ready(Ok(()));
+        }
+        self.socket.poll_read(cx, buf)
     }
 }
 
@@ -95,7 +174,7 @@ impl AsyncWrite for Paced {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        let written = self.socket.poll_write(cx, buf);
         self.written(cx, written)
     }
 
@@ -104,26 +183,21 @@ impl AsyncWrite for Paced {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        let written = self.socket.poll_write_vectored(cx, bufs);
         self.written(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        {
-            let mut inner = self.pace.0.lock();
-            inner.flushes += 1;
-            if let Some(waiting) = inner.waiting.take() {
-                waiting.wake();
-            }
-        }
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The system's sockets have nothing to flush.
+        self.pace.flushed();
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.socket.shut_down())
     }
 }

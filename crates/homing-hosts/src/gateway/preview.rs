@@ -18,7 +18,6 @@ use homing_core::select::policy::Parts;
 use homing_runtime::upstream::Upstream;
 use http::HeaderMap;
 use serde_json::{Value, json};
-use std::time::Duration;
 use tokio::time::Instant;
 
 impl Gateway {
@@ -37,8 +36,7 @@ impl Gateway {
         let asked = match Steering::parse(&headers) {
             Ok(steering) => {
                 // An engine may be asked for the prompt's tokens; a connection of its own, on this thread.
-                let upstream =
-                    Upstream::new(access.settings.upstream.connect_timeout, Duration::ZERO);
+                let upstream = Upstream::fresh();
                 // Whose key it shows, or anybody.
                 let caller = access.caller(None, &headers);
                 let caller = caller.unwrap_or_else(|_| access.anybody());

@@ -5,6 +5,7 @@
 use super::access::Caller;
 use super::ask::{Given, Wish};
 use super::gone::{Gone, Late};
+use super::onward::{Again, Onward};
 use super::pace::Pace;
 use super::record::Record;
 use super::relay::{self, Begun, Limits, Relay};
@@ -17,9 +18,9 @@ use bytes::{Bytes, BytesMut};
 use homing_core::ask::{Ask, Cause, Failure, Refusal};
 use homing_runtime::guard::{Checked, Granted};
 use homing_runtime::settings::{self, Settings, Verify};
-use homing_runtime::upstream::Upstream;
+use homing_runtime::upstream::{Link, Outgoing, Upstream};
 use homing_wire::errors::ApiShape;
-use homing_wire::request;
+use homing_wire::request::{self, Resumable, Resume};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
@@ -41,7 +42,7 @@ const BYTES_PER_TOKEN: u64 = 4;
 
 /// Answers a request that workers serve.
 pub(super) async fn handle(
-    gateway: &Gateway,
+    gateway: &Arc<Gateway>,
     upstream: &Upstream,
     pace: &Pace,
     caller: Caller,
@@ -55,10 +56,11 @@ pub(super) async fn handle(
     let until = Instant::now() + settings.gateway.request_timeout;
     pace.begin(until);
     match answer(gateway, upstream, &caller, endpoint, request, &mut record, until).await {
-        Ok(Answer { response, body }) => {
+        Ok(Answer { response, body, idle }) => {
             record.status = response.status().as_u16();
-            let (idle, pace) = (settings.upstream.idle_timeout, pace.clone());
+            let pace = pace.clone();
             let limits = Limits { idle, until, pace, gone: record.gone.take() };
+            let onward = record.onward.take();
             let relay = match body {
                 Answered::Plain(body, first, live) => {
                     let kind = response.headers().get(CONTENT_TYPE).map(|v| v.as_bytes());
@@ -66,7 +68,7 @@ pub(super) async fn handle(
                     Relay::plain(body, first, live, record, limits, json)
                 }
                 Answered::Stream(body, begun, live) => {
-                    Relay::stream(body, begun, live, record, limits)
+                    Relay::stream(body, begun, live, record, limits, onward)
                 }
             };
             response.map(|()| ReplyBody::Relay(Box::new(relay)))
@@ -76,12 +78,14 @@ pub(super) async fn handle(
 }
 
 /// A worker's answer that has begun.
-struct Answer {
-    response: Response<()>,
-    body: Answered,
+pub(super) struct Answer {
+    pub(super) response: Response<()>,
+    pub(super) body: Answered,
+    /// How long its worker may be silent.
+    pub(super) idle: Duration,
 }
 
-enum Answered {
+pub(super) enum Answered {
     Plain(Incoming, Bytes, Option<homing_runtime::guard::Live>),
     Stream(Incoming, Box<Begun>, homing_runtime::guard::Live),
 }
@@ -90,7 +94,7 @@ pub(super) type Failed = Box<Error>;
 
 /// Every part of it ends at `until` by itself, and so it is known what becomes of the session then (R26).
 async fn answer(
-    gateway: &Gateway,
+    gateway: &Arc<Gateway>,
     upstream: &Upstream,
     caller: &Caller,
     endpoint: Endpoint,
@@ -110,7 +114,8 @@ async fn answer(
     let room = (&gateway.room, settings.queue.max_wait);
     let body = read(&parts.headers, body, settings.gateway.max_body, room);
     let late = |_| early(Error::timeout("the request body took too long"));
-    let (body, place) = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
+    let body = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
+    let (body, trailers, place) = body;
     let began = Instant::now();
     let (body, renamed) = admitted_model(caller, body).map_err(|e| early(*e))?;
     let read_as = match endpoint {
@@ -130,6 +135,23 @@ async fn answer(
         headers.remove(CONTENT_LENGTH);
     }
     let body = with_usage(settings, wish, body, &mut headers);
+    let said = settings.retry.resume.then(|| resumable(endpoint, wish, &body)).flatten();
+    let body = forward::body(&parts, body, trailers, &mut headers);
+    record.onward = said.map(|said| {
+        let again = Again {
+            gateway: gateway.clone(),
+            settings: settings.clone(),
+            upstream: upstream.clone(),
+            method: parts.method.clone(),
+            uri: parts.uri.clone(),
+            headers: headers.clone(),
+            ask: ask.clone(),
+            api: endpoint.api(),
+            endpoint: endpoint.label(),
+            until,
+        };
+        Box::new(Onward::new(said, again))
+    });
     let (parts, headers, streams) = (&parts, &headers, wish.streams);
     let (api, place) = (endpoint.api(), Some(place));
     let settings = settings.clone();
@@ -138,9 +160,19 @@ async fn answer(
     to_send.place(ask, record).await
 }
 
+/// What it takes to go on with a stream in the middle, where that could be done faithfully.
+fn resumable(endpoint: Endpoint, wish: Wish, body: &[u8]) -> Option<Resume> {
+    let api = match endpoint {
+        Endpoint::Chat => Resumable::Chat,
+        Endpoint::Completions => Resumable::Completions,
+        _ => return None,
+    };
+    wish.streams.then(|| Resume::of(api, body)).flatten()
+}
+
 /// Counts the request among its tenant's.
 fn enter(
-    gateway: &Gateway,
+    gateway: &Arc<Gateway>,
     caller: &Caller,
     headers: &HeaderMap,
     record: &mut Record,
@@ -189,13 +221,13 @@ fn stand_in(gateway: &Gateway, caller: &Caller, parts: &Parts) -> Result<Bytes, 
     Ok(admitted_model(caller, body)?.0)
 }
 
-/// Reads a body, whole and once.
+/// Reads a body, whole and once, and what is behind it.
 async fn read(
     headers: &HeaderMap,
     mut body: Incoming,
     most: usize,
     (room, patience): (&Room, Duration),
-) -> Result<(Bytes, Place), Failed> {
+) -> Result<(Bytes, Option<HeaderMap>, Place), Failed> {
     let no_room = |_| Failed::from(Error::no_room());
     let mut place = Place::default();
     let told = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
@@ -205,11 +237,18 @@ async fn read(
     room.grow(&mut place, told.unwrap_or(0), patience).await.map_err(no_room)?;
     let mut first: Option<Bytes> = None;
     let mut all = BytesMut::new();
+    let mut trailers = None;
     loop {
         let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
         let Some(frame) = next else { break };
         let broken = |_| Error::invalid("the request body broke off".to_owned());
-        let Ok(chunk) = frame.map_err(broken)?.into_data() else { continue };
+        let chunk = match frame.map_err(broken)?.into_data() {
+            Ok(chunk) => chunk,
+            Err(frame) => {
+                trailers = frame.into_trailers().ok();
+                continue;
+            }
+        };
         if all.is_empty() && first.is_none() && told == Some(chunk.len()) {
             // All of it in one piece: no copy.
             first = Some(chunk);
@@ -228,7 +267,7 @@ async fn read(
         }
         all.extend_from_slice(&chunk);
     }
-    Ok((first.unwrap_or_else(|| all.freeze()), place))
+    Ok((first.unwrap_or_else(|| all.freeze()), trailers, place))
 }
 
 /// The body as workers get it: the client's, and where the configuration says so, asking for a stream's usage.
@@ -244,20 +283,20 @@ fn with_usage(settings: &Settings, wish: Wish, body: Bytes, headers: &mut Header
 }
 
 /// A request that is ready to go out, to whichever worker.
-struct Sending<'a> {
-    gateway: &'a Gateway,
-    settings: Arc<Settings>,
-    upstream: &'a Upstream,
-    parts: &'a Parts,
-    headers: &'a HeaderMap,
-    body: Bytes,
+pub(super) struct Sending<'a> {
+    pub(super) gateway: &'a Arc<Gateway>,
+    pub(super) settings: Arc<Settings>,
+    pub(super) upstream: &'a Upstream,
+    pub(super) parts: &'a Parts,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) body: Outgoing,
     /// Its body's place in memory; `None` once it was let go to make room for others: it can't be sent again then.
-    place: Option<Place>,
+    pub(super) place: Option<Place>,
     /// It wants a stream of events.
-    streams: bool,
-    api: ApiShape,
+    pub(super) streams: bool,
+    pub(super) api: ApiShape,
     /// When it is too late for everything.
-    until: Instant,
+    pub(super) until: Instant,
 }
 
 /// What was read of an answer before its head is sent on.
@@ -277,11 +316,17 @@ enum Dispatched {
     Failed(Failure),
     /// It let its first byte wait for too long.
     TimedOut,
+    /// The router stops.
+    Cut,
 }
 
 impl Sending<'_> {
     /// Admits, dispatches, and moves on where it fails, until the core says no.
-    async fn place(&mut self, mut ask: Ask, record: &mut Record) -> Result<Answer, Failed> {
+    pub(super) async fn place(
+        &mut self,
+        mut ask: Ask,
+        record: &mut Record,
+    ) -> Result<Answer, Failed> {
         let shell = &self.gateway.shell;
         loop {
             if !(ask.prompt.chain.is_empty() && ask.text.chain.is_empty()) {
@@ -313,9 +358,18 @@ impl Sending<'_> {
         record.attempts += 1;
         record.placed();
         record.worker = Some(worker.spec.name.clone());
+        record.worker_id = Some(worker.id);
         record.rank = checked.rank();
         record.cached_tokens = record.cached_tokens.map(|_| placement.cached_tokens);
-        match self.dispatch(&mut checked, record).await {
+        let Some(link) = self.gateway.shell.links().of(&worker) else {
+            // It has departed since it was looked at.
+            return match checked.failed(Failure::Unreachable).await {
+                Ok(granted) => Ok(Attempt::Moved(granted)),
+                Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
+            };
+        };
+        let idle = link.idle_timeout;
+        match self.dispatch(&link, &mut checked, record).await {
             Dispatched::Begun(mut response, body, begun) => {
                 let (live, outcome) = checked.begin();
                 self.gateway
@@ -329,7 +383,7 @@ impl Sending<'_> {
                     Opening::Stream(begun) => Answered::Stream(body, begun, live),
                     Opening::Plain(first) => Answered::Plain(body, first, Some(live)),
                 };
-                Ok(Attempt::Answered(Answer { response, body }))
+                Ok(Attempt::Answered(Answer { response, body, idle }))
             }
             Dispatched::Error(mut response, body, first) => {
                 let outcome = match overloaded(&response) {
@@ -346,7 +400,7 @@ impl Sending<'_> {
                 record.outcome = outcome;
                 forward::response_headers(response.headers_mut(), record);
                 let body = Answered::Plain(body, first, None);
-                Ok(Attempt::Answered(Answer { response, body }))
+                Ok(Attempt::Answered(Answer { response, body, idle }))
             }
             Dispatched::Failed(_) if self.place.is_none() => {
                 Err(Error::broke_off(checked.answered_badly()).into())
@@ -356,33 +410,41 @@ impl Sending<'_> {
                 Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
             },
             Dispatched::TimedOut => Err(Error::worker_timeout(checked.answered_badly()).into()),
+            // It may have run, and nobody knows: as if its client had left.
+            Dispatched::Cut => Err(Error::draining().into()),
         }
     }
 
-    async fn dispatch(&mut self, checked: &mut Checked, record: &mut Record) -> Dispatched {
+    async fn dispatch(
+        &mut self,
+        link: &Link,
+        checked: &mut Checked,
+        record: &mut Record,
+    ) -> Dispatched {
         let worker = checked.worker();
         let rank = checked.rank();
         let body = match self.gateway.room.is_short() {
             false => self.body.clone(),
             true => {
                 self.place = None;
-                std::mem::take(&mut self.body)
+                std::mem::replace(&mut self.body, Bytes::new().into())
             }
         };
-        let request = forward::request(self.parts, self.headers, &worker, rank, body);
+        let request = forward::request(self.parts, self.headers, link, rank, body);
         let Some(request) = request else {
             return Dispatched::Failed(Failure::Unreachable);
         };
         checked.dispatching();
-        let patience = self.settings.upstream.first_token_timeout;
+        let patience = link.first_token_timeout;
         // The head of an answer that is no stream comes when all of it is computed.
         let first_byte =
             if self.streams { self.until.min(Instant::now() + patience) } else { self.until };
-        let mut gone = Gone::of(self.gateway.shell.life_of(worker.id), self.streams);
-        let response = match gone.or_late(first_byte, self.upstream.send(request)).await {
+        let mut gone = Gone::of(&self.gateway.shell, worker.id, self.streams);
+        let response = match gone.or_late(first_byte, self.upstream.send(link, request)).await {
             Ok(Ok(response)) => response,
             Err(Late::Slow) => return Dispatched::TimedOut,
             Err(Late::Gone) => return Dispatched::Failed(Failure::Broken),
+            Err(Late::Cut) => return Dispatched::Cut,
             Ok(Err((failure, why))) => {
                 let worker = &*worker.spec.name;
                 tracing::debug!(worker, ?failure, why, "a dispatch failed");
@@ -411,6 +473,7 @@ impl Sending<'_> {
                 Ok(Ok(first)) => Dispatched::Error(response, body, first),
                 Ok(Err(_)) | Err(Late::Gone) => Dispatched::Failed(Failure::Broken),
                 Err(Late::Slow) => Dispatched::TimedOut,
+                Err(Late::Cut) => Dispatched::Cut,
             };
         }
         let begun = gone.or_late(first_byte, relay::begin(&mut body, self.api)).await;
@@ -419,6 +482,7 @@ impl Sending<'_> {
             Ok(Ok(begun)) => Dispatched::Begun(response, body, Opening::Stream(begun)),
             Ok(Err(_)) | Err(Late::Gone) => Dispatched::Failed(Failure::Broken),
             Err(Late::Slow) => Dispatched::TimedOut,
+            Err(Late::Cut) => Dispatched::Cut,
         }
     }
 }

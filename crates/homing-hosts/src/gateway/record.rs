@@ -3,12 +3,13 @@
 
 use super::Gateway;
 use super::gone::Gone;
+use super::onward::Onward;
 use super::spans::Spans;
 use homing_core::affinity::Outcome;
-use homing_core::ask;
+use homing_core::ask::{self, Failure};
 use homing_core::explain::record::{Note, Report, Stage};
 use homing_core::hash::Prompt;
-use homing_core::ids::{DpRank, SessionDigest};
+use homing_core::ids::{DpRank, SessionDigest, WorkerId};
 use homing_core::time::Time;
 use homing_runtime::metrics::{Metrics, RequestLabels};
 use homing_runtime::recorder::{Recorded, Recorder};
@@ -35,6 +36,8 @@ pub(super) enum Ended {
     WorkerBroke,
     /// Too slow.
     TimedOut,
+    /// The router has stopped in the middle of it.
+    ShutDown,
 }
 
 impl Ended {
@@ -44,7 +47,7 @@ impl Ended {
             Self::Complete => Stage::Complete,
             Self::Refused => Stage::Refused,
             Self::WorkerBroke => Stage::WorkerBroke,
-            Self::TimedOut => Stage::TimedOut,
+            Self::TimedOut | Self::ShutDown => Stage::TimedOut,
         }
     }
 
@@ -55,6 +58,7 @@ impl Ended {
             Self::Refused => "refused",
             Self::WorkerBroke => "worker_broke",
             Self::TimedOut => "timed_out",
+            Self::ShutDown => "shut_down",
         }
     }
 }
@@ -83,6 +87,8 @@ pub(super) struct Record {
     pub(super) instance: HeaderValue,
     pub(super) model: Option<Arc<str>>,
     pub(super) worker: Option<Arc<str>>,
+    /// The life of it.
+    pub(super) worker_id: Option<WorkerId>,
     /// Of a worker with several.
     pub(super) rank: Option<DpRank>,
     pub(super) session: Option<SessionDigest>,
@@ -107,6 +113,8 @@ pub(super) struct Record {
     /// Its tenant, and what that may still take. Left with the record.
     pub(super) entered: Option<Entered>,
     pub(super) tenant: Option<Arc<str>>,
+    /// What it takes to go on at another worker, until its answer takes it.
+    pub(super) onward: Option<Box<Onward>>,
     /// Tells when the life of its worker is over.
     pub(super) gone: Option<Gone>,
     /// Where its client sits.
@@ -149,6 +157,7 @@ impl Record {
             instance: gateway.instance.clone(),
             model: None,
             worker: None,
+            worker_id: None,
             rank: None,
             session: None,
             outcome: Outcome::None,
@@ -168,6 +177,7 @@ impl Record {
             entered: None,
             tenant: None,
             client: None,
+            onward: None,
             gone: None,
             tells_workers: gateway.access.load().tells_workers(),
             trace: None,
@@ -196,6 +206,21 @@ impl Record {
         let output_tokens = self.usage.map_or(self.events, |u| u.completion_tokens);
         let (came, session) = (self.came, self.session);
         recorder.record(Recorded { came, session, prompt, output_tokens });
+    }
+
+    /// It goes on at another worker.
+    pub(super) fn moved(
+        &mut self,
+        worker: Option<Arc<str>>,
+        rank: Option<DpRank>,
+        outcome: Outcome,
+        attempts: u32,
+    ) {
+        (self.worker, self.rank, self.outcome) = (worker, rank, outcome);
+        self.attempts += attempts;
+        if self.counts {
+            self.shell.metrics().retries(Failure::Broken);
+        }
     }
 
     /// It has got a place, and is about to be sent there.

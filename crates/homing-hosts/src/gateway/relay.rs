@@ -6,7 +6,9 @@
 //! follows a whole event and can't complete a torn one into a forgery (F46). Where part of an event had to
 //! pass all the same, or the answer's length was told, the connection is cut without a word.
 
+use super::forward;
 use super::gone::Gone;
+use super::onward::{Onward, Rest};
 use super::pace::Pace;
 use super::record::{Ended, Record};
 use super::reply::Error;
@@ -16,6 +18,7 @@ use homing_runtime::guard::Live;
 use homing_wire::errors::ApiShape;
 use homing_wire::sse::SseScanner;
 use homing_wire::usage::{StreamUsage, Usage, parse_usage};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::future::Future;
@@ -39,11 +42,16 @@ const HOLD_MAX: usize = 1 << 20;
 #[derive(Debug, PartialEq, Eq)]
 enum State {
     Open,
+    /// Its worker has broken off, and another is asked for the rest.
+    Going,
     /// The error event is out; the connection is closed behind it once it is flushed, which it had been
-    /// so many times.
-    Broken(u64),
+    /// so many times. `None`: nobody has asked for more yet.
+    Broken(Option<u64>),
     Done,
 }
+
+/// How long the error event of one answer among several has to go out: its stream is ended behind it all the same.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Everything that an answer carries along.
 #[derive(Debug)]
@@ -53,6 +61,8 @@ pub(super) struct Relay {
     ready: Option<Bytes>,
     /// The tail of an unfinished event.
     held: BytesMut,
+    /// What goes out behind it.
+    trailers: Option<HeaderMap>,
     /// For event streams.
     scanner: Option<SseScanner>,
     /// What it says of its usage on the way.
@@ -70,6 +80,8 @@ pub(super) struct Relay {
     deadline: Pin<Box<Sleep>>,
     /// A copy of a plain JSON answer, for its usage; `None` where it is none, or too long.
     copy: Option<Vec<u8>>,
+    /// What it takes to go on at another worker, where that is wanted and possible.
+    onward: Option<Box<Onward>>,
     state: State,
 }
 
@@ -117,6 +129,7 @@ impl Relay {
             body,
             ready: None,
             held: BytesMut::new(),
+            trailers: None,
             scanner: None,
             usage: StreamUsage::new(record.api),
             torn: false,
@@ -129,6 +142,7 @@ impl Relay {
             last_byte: now,
             deadline: Box::pin(sleep_until(soonest)),
             copy: None,
+            onward: None,
             state: State::Open,
         }
     }
@@ -140,14 +154,19 @@ impl Relay {
         live: Live,
         record: Record,
         limits: Limits,
+        onward: Option<Box<Onward>>,
     ) -> Self {
         let mut relay = Self::new(body, Some(live), record, limits);
+        relay.onward = onward;
         let Begun { mut bytes, whole, events, scanner, usage } = *begun;
         relay.scanner = Some(scanner);
         relay.usage = usage;
         relay.held = bytes.split_off(whole);
         if !bytes.is_empty() {
             relay.ready = Some(bytes.freeze());
+        }
+        if let (Some(onward), Some(ready)) = (&mut relay.onward, &relay.ready) {
+            onward.see(ready);
         }
         relay.note_progress(events);
         relay
@@ -241,7 +260,56 @@ impl Relay {
     fn complete(&mut self) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         self.end(Ended::Complete);
         let rest = self.held.split().freeze();
-        Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))))
+        if !rest.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(rest))));
+        }
+        Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+
+    /// Its worker has broken off: another is asked for the rest, or it ends.
+    fn break_off_or_go_on(
+        &mut self,
+        ended: Ended,
+    ) -> Option<Poll<Option<Result<Frame<Bytes>, BrokenOff>>>> {
+        let goes = |onward: &mut Box<Onward>| onward.go(self.record.worker_id);
+        let wanted = ended == Ended::WorkerBroke && !self.torn && self.scanner.is_some();
+        if !wanted || !self.onward.as_mut().is_some_and(goes) {
+            return Some(self.break_off(ended));
+        }
+        self.held.clear();
+        if let Some(mut live) = self.live.take() {
+            self.record.ended = ended;
+            live.report(self.record.report(None));
+        }
+        self.state = State::Going;
+        None
+    }
+
+    /// The rest has begun at another worker.
+    fn go_on(&mut self, rest: Rest) {
+        let Rest { body, begun, live, worker, rank, outcome, attempts, gone } = rest;
+        (self.body, self.live, self.limits.gone) = (body, Some(live), gone);
+        self.record.moved(worker, rank, outcome, attempts);
+        self.record.ended = Ended::ClientGone;
+        self.last_byte = Instant::now();
+        self.state = State::Open;
+        self.told_first = false;
+        self.ready = self.take(begun.bytes.freeze());
+    }
+
+    /// Bytes of the worker, as they go out.
+    fn take(&mut self, chunk: Bytes) -> Option<Bytes> {
+        let Some(onward) = &mut self.onward else { return self.pass(chunk) };
+        let chunk = onward.rewrite(chunk);
+        if chunk.is_empty() {
+            self.note_progress(0);
+            return None;
+        }
+        let out = self.pass(chunk);
+        if let (Some(onward), Some(out)) = (&mut self.onward, &out) {
+            onward.see(out);
+        }
+        out
     }
 
     /// The answer can't be finished: a stream says so in its own shape, anything else is cut.
@@ -253,9 +321,13 @@ impl Relay {
         }
         let (code, message) = match ended {
             Ended::TimedOut => ("timeout", "the answer took too long"),
+            Ended::ShutDown => ("draining", "the router is shutting down"),
             _ => ("worker_error", "the worker broke off in the middle of the answer"),
         };
-        self.state = State::Broken(self.limits.pace.flushes());
+        let pace = &self.limits.pace;
+        // Of several answers one is asked for more only when all that it has said may go out; before that, others'
+        // flushes say nothing of it.
+        self.state = State::Broken((!pace.is_multiplexed()).then(|| pace.flushes()));
         let earlier = self.scanner.as_ref().map_or(0, SseScanner::data_events);
         let event = Error::event(self.record.api, code, message, earlier);
         Poll::Ready(Some(Ok(Frame::data(event.into()))))
@@ -274,12 +346,33 @@ impl Body for Relay {
         loop {
             match this.state {
                 State::Open => {}
-                State::Broken(flushes) => {
-                    ready!(this.limits.pace.poll_flushed(cx, flushes));
+                State::Going => {
+                    let going = this.onward.as_mut().map(|onward| onward.poll(cx));
+                    match ready!(going.unwrap_or(Poll::Ready(None))) {
+                        Some(rest) => this.go_on(rest),
+                        None => return this.break_off(Ended::WorkerBroke),
+                    }
+                }
+                State::Broken(None) => {
+                    this.state = State::Broken(Some(this.limits.pace.flushes()));
+                    this.deadline.as_mut().reset(Instant::now() + LAST_WORDS);
+                    continue;
+                }
+                State::Broken(Some(flushes)) => {
+                    let pace = &this.limits.pace;
+                    let is_late = pace.poll_flushed(cx, flushes).is_pending();
+                    if is_late && !pace.is_multiplexed() {
+                        return Poll::Pending;
+                    } else if is_late {
+                        ready!(this.deadline.as_mut().poll(cx));
+                    }
                     this.state = State::Done;
                     return Poll::Ready(Some(Err(BrokenOff)));
                 }
-                State::Done if this.record.ended == Ended::Complete => return Poll::Ready(None),
+                State::Done if this.record.ended == Ended::Complete => {
+                    let trailers = this.trailers.take();
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
                 State::Done => return Poll::Ready(Some(Err(BrokenOff))),
             }
             if let Some(bytes) = this.ready.take() {
@@ -289,17 +382,24 @@ impl Body for Relay {
             match Pin::new(&mut this.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(chunk) => {
-                        let out = this.pass(chunk);
+                        let out = this.take(chunk);
                         this.end_if_complete();
                         if let Some(out) = out {
                             return Poll::Ready(Some(Ok(Frame::data(out))));
                         }
                     }
-                    // Trailers end a body. They end here, as the header that would announce them does.
-                    Err(_trailers) => return this.complete(),
+                    // They end a body.
+                    Err(frame) => {
+                        this.trailers = frame.into_trailers().ok().and_then(forward::trailers);
+                        return this.complete();
+                    }
                 },
                 Poll::Ready(None) => return this.complete(),
-                Poll::Ready(Some(Err(_))) => return this.break_off(Ended::WorkerBroke),
+                Poll::Ready(Some(Err(_))) => {
+                    if let Some(ended) = this.break_off_or_go_on(Ended::WorkerBroke) {
+                        return ended;
+                    }
+                }
                 Poll::Pending => {
                     let gone = this.limits.gone.as_mut().and_then(|gone| gone.poll(cx));
                     let idle = gone.map_or(this.limits.idle, |mute| mute.min(this.limits.idle));
@@ -309,9 +409,17 @@ impl Body for Relay {
                     }
                     ready!(this.deadline.as_mut().poll(cx));
                     if due <= Instant::now() {
+                        let cut = this.limits.gone.as_ref().is_some_and(Gone::is_cut);
                         let mute = gone.is_some() && due < this.limits.until;
-                        let how = if mute { Ended::WorkerBroke } else { Ended::TimedOut };
-                        return this.break_off(how);
+                        let how = match () {
+                            () if cut => Ended::ShutDown,
+                            () if mute => Ended::WorkerBroke,
+                            () => Ended::TimedOut,
+                        };
+                        if let Some(ended) = this.break_off_or_go_on(how) {
+                            return ended;
+                        }
+                        continue;
                     }
                     this.deadline.as_mut().reset(due);
                 }
@@ -320,7 +428,8 @@ impl Body for Relay {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.state == State::Done && self.held.is_empty() && self.record.ended == Ended::Complete
+        let is_out = self.held.is_empty() && self.trailers.is_none();
+        self.state == State::Done && is_out && self.record.ended == Ended::Complete
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -353,7 +462,7 @@ pub(super) async fn first(body: &mut Incoming) -> Result<Bytes, hyper::Error> {
 /// The beginning of a stream, read before its head is sent on.
 #[derive(Debug)]
 pub(super) struct Begun {
-    bytes: BytesMut,
+    pub(super) bytes: BytesMut,
     /// How many of them end where an event ends.
     whole: usize,
     events: u32,

@@ -149,6 +149,11 @@ impl Error {
         Self { outcome, counted: true, ..error }
     }
 
+    /// 503: the router stops before the answer has begun.
+    pub(super) fn draining() -> Self {
+        Self::unavailable("draining", "the router is shutting down; try again".to_owned())
+    }
+
     /// 405.
     pub(super) fn method() -> Self {
         let text = "this path takes POST".to_owned();

@@ -14,6 +14,7 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -97,7 +98,7 @@ impl Endpoint {
 
 /// Answers one request.
 pub(super) async fn handle(
-    gateway: &Gateway,
+    gateway: &Arc<Gateway>,
     upstream: &Upstream,
     pace: &Pace,
     peer: Option<IpAddr>,

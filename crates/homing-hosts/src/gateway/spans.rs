@@ -52,7 +52,7 @@ impl Spans {
     ) {
         let Self { traces, request, parent, worker, placed } = self;
         let ended = came + took;
-        let of = |name: &str| facts.iter().filter(|(key, _)| *key == name).cloned();
+        let of = |name: &'static str| facts.iter().filter(move |(key, _)| *key == name).cloned();
         let mut spans = Vec::with_capacity(3);
         if let Some(placed) = placed {
             let at = came + placed;

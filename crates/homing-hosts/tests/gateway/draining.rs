@@ -15,7 +15,7 @@ async fn r08_who_waits_in_the_queue_while_the_router_stops_is_504_at_max_wait() 
         ("queue.max_wait", "'50ms'"),
     ];
     let world = World::start(&narrow, &[&worker]).await;
-    let address = world.server.gateway_address();
+    let address = world.server.gateway_address().unwrap();
     let shell = world.server.shell().clone();
     let mut running = world.client().await;
     running.send(&chat(&[])).await;

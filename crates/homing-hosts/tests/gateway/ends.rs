@@ -39,6 +39,48 @@ async fn f40_a_client_that_leaves_in_a_silent_prefill_takes_its_worker_along() {
 }
 
 #[tokio::test]
+async fn f40_bytes_behind_a_request_hide_no_client_that_leaves() {
+    // The next request, part of one, and more than hyper reads ahead at first.
+    let behind = [chat(&[]), b"POST /v1".to_vec(), vec![b'x'; 32 << 10]];
+    let worker = Worker::start("w", |_| vec![stall()]).await;
+    let world = World::start(&[], &[&worker]).await;
+    let mut so_far = 0;
+    for bytes in behind {
+        let leave: [fn(Client); 2] = [drop, Client::reset];
+        for (leave, request) in leave.into_iter().zip([chat, streamed]) {
+            let mut client = world.client().await;
+            client.send(&request(&[("x-homing-session-id", "s")])).await;
+            eventually("the worker is at work", || worker.busy() == 1).await;
+            client.send(&bytes).await;
+            leave(client);
+            so_far += 1;
+            eventually("the worker is free", || worker.left() == so_far && worker.busy() == 0)
+                .await;
+            world.quiet().await;
+        }
+    }
+    let gone = "homing_requests_total{model=\"m\",endpoint=\"chat_completions\",\
+                status=\"499\",code=\"\"}";
+    assert_eq!(world.metric(gone).await, 6.0, "none of what came behind has begun");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn requests_behind_each_other_are_answered_in_their_order() {
+    let worker = Worker::start("w", |_| ok()).await;
+    let world = World::start(&[], &[&worker]).await;
+    let mut client = world.client().await;
+    let names = ["a", "b", "c", "d"];
+    let all: Vec<u8> = names.iter().flat_map(|n| chat(&[("x-request-id", n)])).collect();
+    client.send(&all).await;
+    for name in names {
+        let answer = in_time("an answer", client.answer()).await;
+        assert_eq!((answer.status, answer.header("x-request-id")), (200, vec![name]));
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn f40_a_client_that_leaves_in_mid_stream_takes_its_worker_along() {
     let plain = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345".to_vec();
     let kinds = [

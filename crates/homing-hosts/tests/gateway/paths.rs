@@ -91,7 +91,8 @@ async fn an_alias_is_replaced_and_nothing_else_is() {
 
 #[tokio::test]
 async fn f38_what_is_only_read_does_not_go_to_the_first_worker() {
-    let (first, second) = (Worker::start("first", |_| ok()).await, Worker::start("second", |_| ok()).await);
+    let (first, second) =
+        (Worker::start("first", |_| ok()).await, Worker::start("second", |_| ok()).await);
     let world = World::start(&[("gateway.pass_through", "['/v1/info']")], &[&first, &second]).await;
     first.die().await;
     for _ in 0..4 {

@@ -263,7 +263,7 @@ async fn a_shutdown_says_so_lets_streams_finish_and_takes_nothing_new() {
     })
     .await;
     let world = World::start(&[("gateway.shutdown_delay", "'2s'")], &[&worker]).await;
-    let address = world.server.gateway_address();
+    let address = world.server.gateway_address().unwrap();
     let admin = world.server.admin_address();
     let shell = world.server.shell().clone();
     let mut client = world.client().await;

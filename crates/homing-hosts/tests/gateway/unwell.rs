@@ -136,3 +136,79 @@ async fn f67_a_worker_that_wants_a_key_is_unauthorized_and_its_model_no_mistake_
     eventually("nothing ran", || locked.asked_now() == 0).await;
     world.end().await;
 }
+
+/// An event of a chat.
+fn said(id: &str, content: &str) -> Vec<u8> {
+    format!("data: {{\"id\":\"{id}\",\"created\":1,\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}},\"finish_reason\":null}}]}}\n\n")
+        .into_bytes()
+}
+
+const CHAT: &[u8] =
+    br#"{"model":"m","stream":true,"messages":[{"role":"user","content":"count"}]}"#;
+
+/// Two workers: whichever is asked first says `one ` and `two `, and breaks off in the midst of its third event; who is
+/// asked for the rest says the rest.
+async fn breaking() -> (Worker, Worker) {
+    let script = |name: &'static str| {
+        move |asked: &super::worker::Asked| {
+            let body: serde_json::Value = serde_json::from_slice(&asked.body).unwrap();
+            if body["continue_final_message"] == true {
+                let opening = format!(
+                    "data: {{\"id\":\"{name}\",\"choices\":[{{\"index\":0,\"delta\":{{\"role\":\"assistant\",\"content\":\"\"}}}}]}}\n\n"
+                );
+                let rest =
+                    [opening.into_bytes(), said(name, "three"), b"data: [DONE]\n\n".to_vec()];
+                let rest: Vec<&[u8]> = rest.iter().map(Vec::as_slice).collect();
+                return stream(&rest);
+            }
+            let (one, two) = (said(name, "one "), said(name, "two "));
+            [begun(&[&one, &two, b"data: {\"id\""]), vec![Act::Reset]].concat()
+        }
+    };
+    (Worker::start("a", script("a")).await, Worker::start("b", script("b")).await)
+}
+
+#[tokio::test]
+async fn r22_a_stream_goes_on_at_another_worker_as_one_stream() {
+    let (a, b) = breaking().await;
+    let world = World::start(&[("retry.resume", "true")], &[&a, &b]).await;
+    let request =
+        super::client::post("/v1/chat/completions", &[("x-homing-session-id", "s")], CHAT);
+    let answer = world.ask(&request).await;
+    assert!(answer.clean, "{}", answer.text());
+    let first = answer.worker().to_owned();
+    let (name, other) = if first == "a" { ("a", &b) } else { ("b", &a) };
+    let parts =
+        [said(name, "one "), said(name, "two "), said(name, "three"), b"data: [DONE]\n\n".to_vec()];
+    assert_eq!(
+        answer.text(),
+        String::from_utf8(parts.concat()).unwrap(),
+        "same id, one opening, nothing torn"
+    );
+    let asked = other.only().await;
+    let body: serde_json::Value = serde_json::from_slice(&asked.body).unwrap();
+    assert_eq!(body["messages"][1]["content"], "one two ");
+    assert_eq!(world.home("s").await.as_deref(), Some(other.name), "the session goes along");
+    assert_eq!(world.metric("homing_retries_total{reason=\"broken\"}").await, 1.0);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn f46_where_it_may_not_or_cannot_go_on_it_ends_with_its_error() {
+    let (a, b) = breaking().await;
+    for (resume, body) in [
+        ("false", CHAT),
+        ("true", br#"{"model":"m","stream":true,"logprobs":true,"messages":[{"role":"user","content":"count"}]}"#),
+    ] {
+        let world = World::start(&[("retry.resume", resume)], &[&a, &b]).await;
+        let answer = world.ask(&super::client::post("/v1/chat/completions", &[], body)).await;
+        assert!(!answer.clean && answer.text().contains("worker_error"), "{}", answer.text());
+        assert!(!answer.text().contains("three"));
+        world.end().await;
+    }
+    // Nobody else is there.
+    let world = World::start(&[("retry.resume", "true")], &[&a]).await;
+    let answer = world.ask(&super::client::post("/v1/chat/completions", &[], CHAT)).await;
+    assert!(!answer.clean && answer.text().contains("worker_error"), "{}", answer.text());
+    world.end().await;
+}

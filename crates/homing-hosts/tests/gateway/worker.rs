@@ -65,6 +65,8 @@ struct Shared {
     models: Mutex<String>,
     script: Script,
     asked: Mutex<Vec<Asked>>,
+    /// What the router has asked for its own sake.
+    looks: Mutex<Vec<Asked>>,
     /// Scripts that have begun.
     begun: AtomicUsize,
     /// Scripts at work.
@@ -110,6 +112,7 @@ impl Worker {
             models: Mutex::new(models.to_owned()),
             script: Box::new(script),
             asked: Mutex::default(),
+            looks: Mutex::default(),
             begun: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
@@ -162,6 +165,11 @@ impl Worker {
         self.shared.asked.lock().await.clone()
     }
 
+    /// What the router has asked for its own sake so far.
+    pub(super) async fn looks(&self) -> Vec<Asked> {
+        self.shared.looks.lock().await.clone()
+    }
+
     /// The only one so far.
     pub(super) async fn only(&self) -> Asked {
         let asked = self.asked().await;
@@ -197,6 +205,7 @@ async fn serve(shared: &Shared, mut stream: TcpStream) {
     let mut earlier = 0;
     while let Some(mut asked) = read(&mut stream, &mut buffer).await {
         if asked.line.starts_with("GET ") {
+            shared.looks.lock().await.push(asked.clone());
             let answer = about(shared, &asked.line).await;
             if stream.write_all(&answer).await.is_err() {
                 return;
@@ -286,9 +295,15 @@ async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Asked> {
     let (line, headers) = parse_head(&head);
     let told = headers.iter().find(|h| h.0 == "content-length");
     let length = told.map_or(0, |h| std::str::from_utf8(&h.1).unwrap().parse().unwrap());
+    let chunked = headers.iter().any(|h| h.0 == "transfer-encoding");
     while buffer.len() < length {
         more(stream, buffer).await?;
     }
+    // A body in chunks is kept as it came, with what is behind it.
+    while chunked && !(find(buffer, b"\r\n0\r\n").is_some() && buffer.ends_with(b"\r\n\r\n")) {
+        more(stream, buffer).await?;
+    }
+    let length = if chunked { buffer.len() } else { length };
     let body = buffer.drain(..length).collect();
     Some(Asked { line, headers, body, earlier: 0 })
 }

@@ -4,7 +4,7 @@ use super::client::{Answer, Client, get};
 use super::worker::Worker;
 use homing_core::fleet::State;
 use homing_core::partition::Stats;
-use homing_hosts::{Extras, Server};
+use homing_hosts::{Extras, Server, StartError};
 use homing_runtime::settings::{Settings, Sources};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -38,6 +38,26 @@ pub(super) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T
 
 pub(super) struct World {
     pub(super) server: Server,
+}
+
+/// What is usual here, and `extra` in its place.
+fn settings(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Settings {
+    let usual = [
+        ("gateway.listen", "'127.0.0.1:0'"),
+        ("gateway.shutdown_delay", "'0s'"),
+        ("admin.listen", "'127.0.0.1:0'"),
+        ("health.interval", "'50ms'"),
+        ("health.timeout", "'20s'"),
+        ("index.source", "'off'"),
+    ];
+    let keys: BTreeMap<&str, &str> = usual.iter().chain(extra).copied().collect();
+    let mut text: String = keys.iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
+    for (worker, own) in workers {
+        let (name, url) = (worker.name, &worker.url);
+        text.push_str(&format!("[[workers]]\nid = '{name}'\nurl = '{url}'\n{own}\n"));
+    }
+    let file = Some(("test.toml".into(), text));
+    Settings::load(Sources { file, ..Sources::default() }).unwrap()
 }
 
 impl World {
@@ -95,28 +115,29 @@ impl World {
         }
     }
 
-    async fn cold_as(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Self {
-        let usual = [
-            ("gateway.listen", "'127.0.0.1:0'"),
-            ("gateway.shutdown_delay", "'0s'"),
-            ("admin.listen", "'127.0.0.1:0'"),
-            ("health.interval", "'50ms'"),
-            ("health.timeout", "'20s'"),
-            ("index.source", "'off'"),
-        ];
-        let keys: BTreeMap<&str, &str> = usual.iter().chain(extra).copied().collect();
-        let mut text: String = keys.iter().map(|(k, v)| format!("{k} = {v}\n")).collect();
-        for (worker, own) in workers {
-            let (name, url) = (worker.name, &worker.url);
-            text.push_str(&format!("[[workers]]\nid = '{name}'\nurl = '{url}'\n{own}\n"));
+    /// The same, where the workers have settings of their own.
+    pub(super) async fn cold_as(extra: &[(&str, &str)], workers: &[(&Worker, &str)]) -> Self {
+        Self { server: Server::start(settings(extra, workers)).await.unwrap() }
+    }
+
+    /// Why there is none.
+    pub(super) async fn fails(extra: &[(&str, &str)]) -> StartError {
+        Self::fails_as(extra, &[]).await
+    }
+
+    /// The same, with workers.
+    pub(super) async fn fails_as(
+        extra: &[(&str, &str)],
+        workers: &[(&Worker, &str)],
+    ) -> StartError {
+        match Server::start(settings(extra, workers)).await {
+            Ok(_) => panic!("it starts"),
+            Err(error) => error,
         }
-        let file = Some(("test.toml".into(), text));
-        let settings = Settings::load(Sources { file, ..Sources::default() }).unwrap();
-        Self { server: Server::start(settings).await.unwrap() }
     }
 
     pub(super) async fn client(&self) -> Client {
-        Client::connect(self.server.gateway_address()).await
+        Client::connect(self.server.gateway_address().unwrap()).await
     }
 
     /// One request on a connection of its own.

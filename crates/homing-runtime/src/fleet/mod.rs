@@ -1,6 +1,6 @@
 //! The workers as tasks: each is probed for as long as it is registered, and asked what it serves.
 //!
-//! * [`discovery`]: the port through which workers come and go;
+//! * [`discovery`]: the port through which workers come and go; [`dns`]: those behind a name;
 //! * `tend`: one worker's task;
 //! * [`sources`]: where its events are;
 //! * `poll`: asking for them, where they are not published;
@@ -9,6 +9,7 @@
 //! * [`verify`]: whether its engine sees prompts as we do.
 
 pub mod discovery;
+pub mod dns;
 mod poll;
 pub mod ranks;
 pub mod registered;
@@ -17,6 +18,7 @@ pub mod sources;
 mod tend;
 pub mod verify;
 
+use crate::ask::Ask;
 use crate::ingest::Ingest;
 use crate::lifecycle::Lifecycle;
 use crate::settings::{IndexSource, Settings, Worker};
@@ -27,7 +29,7 @@ use discovery::{Change, Changes};
 use homing_core::fleet::{FleetChange, FleetError, Ranks, WorkerSpec};
 use homing_core::ids::Role;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tend::Tend;
 use tokio_util::sync::CancellationToken;
@@ -59,7 +61,7 @@ impl Fleet {
             shell.core().declare(&model.name);
         }
         // Probes take fresh connections: a kept one says nothing about the port.
-        let upstream = Upstream::new(settings.health.timeout, std::time::Duration::ZERO);
+        let upstream = Upstream::fresh();
         let tended = Mutex::default();
         let settings = Arc::new(ArcSwap::new(settings));
         Arc::new(Self { shell, settings, ingest, upstream, questions, life, tended })
@@ -70,17 +72,18 @@ impl Fleet {
         self.settings.store(settings);
     }
 
-    /// Follows a discovery until it ends or the last request has.
+    /// Follows a discovery until it ends or the last request has. There may be several, each with workers of its own.
     pub async fn follow(self: Arc<Self>, mut changes: Changes) {
+        let mut theirs = BTreeSet::new();
         let finished = self.life.finished().clone();
         while let Some(Some(change)) = finished.run_until_cancelled(changes.recv()).await {
             match change {
                 Change::Reset(workers) => {
                     let gone: Vec<String> = {
-                        let tended = self.tended.lock();
                         let stays = |n: &String| workers.iter().any(|w| w.id == **n);
-                        tended.keys().filter(|n| !stays(n)).cloned().collect()
+                        theirs.iter().filter(|n| !stays(n)).cloned().collect()
                     };
+                    theirs = workers.iter().map(|w| w.id.clone()).collect();
                     for name in gone {
                         self.remove(&name);
                     }
@@ -88,8 +91,12 @@ impl Fleet {
                         self.upsert(worker);
                     }
                 }
-                Change::Upsert(worker) => self.upsert(worker),
+                Change::Upsert(worker) => {
+                    theirs.insert(worker.id.clone());
+                    self.upsert(worker);
+                }
                 Change::Remove(name) => {
+                    theirs.remove(&name);
                     self.remove(&name);
                 }
             }
@@ -97,6 +104,10 @@ impl Fleet {
     }
 
     fn upsert(self: &Arc<Self>, worker: Worker) {
+        if let Err(error) = self.shell.links().join(&worker) {
+            tracing::error!(worker = worker.id, %error, "the worker can't be reached as it is configured");
+            return;
+        }
         let spec = WorkerSpec {
             name: worker.id.as_str().into(),
             url: worker.url.to_string().into(),
@@ -118,11 +129,17 @@ impl Fleet {
         if let Some(before) = self.tended.lock().insert(worker.id.clone(), stop.clone()) {
             before.cancel();
         }
+        // Somebody has removed it meanwhile.
+        let Some(link) = self.shell.links().named(&worker.id) else { return };
         let tend = Tend::new(
             self.shell.clone(),
             self.settings.clone(),
             self.ingest.clone(),
-            self.upstream.clone(),
+            Ask {
+                upstream: self.upstream.clone(),
+                link,
+                timeout: self.settings.load().health.timeout,
+            },
             self.questions.clone(),
             worker,
         );
@@ -139,6 +156,7 @@ impl Fleet {
         if let Some(ingest) = &self.ingest {
             ingest.unsubscribe(name);
         }
+        self.shell.links().leave(name);
         let Some(id) = self.shell.core().worker_named(name) else { return false };
         let removed = self.shell.core().handle_fleet(self.shell.now(), FleetChange::Remove(id));
         self.shell.pump();

@@ -10,9 +10,6 @@ use homing_wire::engine::Kind;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For a connection, and how long one is kept: the pauses are shorter.
-const CONNECT: Duration = Duration::from_secs(2);
-const KEPT: Duration = Duration::from_secs(3);
 /// What one answer may be: every token is some 60 bytes of it, so this is a quarter of a million.
 const MAX_ANSWER: usize = 16 << 20;
 /// For an answer: an engine waits for 2 s for something to tell, and writes it all at once.
@@ -31,7 +28,7 @@ const SILENT: Duration = Duration::from_secs(30);
 
 /// Until it is dropped.
 pub(super) async fn run(ask: Ask, ingest: Ingest, mut polled: Polled) {
-    let ask = Ask { upstream: Upstream::new(CONNECT, KEPT), timeout: PATIENCE, ..ask };
+    let ask = Ask { upstream: Upstream::new(), timeout: PATIENCE, ..ask };
     let worker = polled.worker().to_owned();
     let began = Instant::now();
     let mut answered = Instant::now();

@@ -12,7 +12,6 @@ use crate::ask::Ask;
 use crate::ingest::{Feed, Ingest};
 use crate::settings::{IndexSource, Settings, Worker};
 use crate::shell::Shell;
-use crate::upstream::Upstream;
 use arc_swap::ArcSwap;
 use homing_core::ask::Failure;
 use homing_core::fleet::{
@@ -82,12 +81,10 @@ impl Tend {
         shell: Arc<Shell>,
         settings: Arc<ArcSwap<Settings>>,
         ingest: Option<Ingest>,
-        upstream: Upstream,
+        ask: Ask,
         questions: Questions,
         worker: Worker,
     ) -> Self {
-        let ask =
-            Ask { upstream, url: worker.url.clone(), timeout: settings.load().health.timeout };
         let verify = Verify::new(&shell, &ask, questions, &worker);
         let listens = worker.kv_events.as_deref().is_some_and(is_wildcard);
         let ranks = Ranks::new(worker.dp_size, listens);
@@ -157,14 +154,14 @@ impl Tend {
 
     async fn probe(&mut self) -> Probe {
         let path = self.settings.load().health.path.clone();
-        let (probe, why) = match self.ask.get(&path).await {
-            Ok((status, _)) if (200..300).contains(&status) => (Probe::Good, None),
+        let (probe, why) = match self.ask.probe(&path).await {
+            Ok(status) if (200..300).contains(&status) => (Probe::Good, None),
             // It is there, and says so: what it wants is a key, which asking for its models tells.
-            Ok((401 | 403, _)) => (Probe::Good, None),
-            Ok((status, _)) => (Probe::Bad, Some(format!("it answers with status {status}"))),
-            Err(Failure::Unreachable) => (Probe::Bad, Some("it doesn't answer in time".to_owned())),
-            Err(Failure::Refused) => (Probe::Refused, None),
-            Err(_) => (Probe::Bad, Some("it breaks off".to_owned())),
+            Ok(401 | 403) => (Probe::Good, None),
+            Ok(status) => (Probe::Bad, Some(format!("it answers with status {status}"))),
+            Err((Failure::Refused, _)) => (Probe::Refused, None),
+            Err((Failure::Unreachable, why)) => (Probe::Bad, Some(why)),
+            Err((_, why)) => (Probe::Bad, Some(format!("it breaks off: {why}"))),
         };
         if self.ailing.is_news(why.clone()) {
             let (worker, url) = (&self.worker.id, self.worker.url.to_string());

@@ -115,6 +115,7 @@ impl Engine {
             kv_events,
             kv_replay,
             labels: Default::default(),
+            upstream: Settings::load(crate::settings::Sources::default()).unwrap().upstream,
         }
     }
 }

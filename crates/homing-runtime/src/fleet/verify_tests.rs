@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::{Lines, ask, register, settings};
-use crate::upstream::Upstream;
+use crate::upstream::{Link, Upstream};
 use homing_core::ask::{Step, Usage};
 use homing_core::hash::{HashSpace, Prompt};
 use homing_core::trust::{LikelyCause, SUSPECT, TrustView};
@@ -87,7 +87,7 @@ async fn world(extra: &str) -> World {
         "m" => [Shape::Chat, Shape::Completions].map(question).into(),
         _ => Vec::new(),
     });
-    let upstream = Upstream::new(settings.health.timeout, std::time::Duration::ZERO);
+    let upstream = Upstream::fresh();
     let worker = Worker {
         id: "w".into(),
         url: url.parse().unwrap(),
@@ -95,9 +95,10 @@ async fn world(extra: &str) -> World {
         kv_events: None,
         kv_replay: None,
         labels: Default::default(),
+        upstream: settings.upstream.clone(),
     };
-    let (url, timeout) = (worker.url.clone(), settings.health.timeout);
-    let verify = Verify::new(&shell, &Ask { upstream, url, timeout }, questions, &worker);
+    let (link, timeout) = (Link::of(&worker).unwrap(), settings.health.timeout);
+    let verify = Verify::new(&shell, &Ask { upstream, link, timeout }, questions, &worker);
     World { shell, verify, id, engine }
 }
 

@@ -2,10 +2,11 @@
 
 use super::problem::{Fault, Problem, Problems};
 use super::raw::{Group, POLICY, Raw, is_settable};
+use super::transport::{self, Listen};
 use super::types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
     OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, ResponseHeaders, Retry,
-    Routing, Settings, Soft, Steering, Subagents, Upstream, Verify,
+    Routing, Settings, Soft, Steering, Subagents, Verify,
 };
 use super::value::Value;
 use super::{Effective, KEYS, Origin, Policies, Status, tenant, worker};
@@ -43,7 +44,8 @@ from_value! {
     f64: Value::Float(number) => Some(number),
     usize: Value::Int(number) | Value::Size(number) => number.try_into().ok(),
     Duration: Value::Duration(span) => Some(span),
-    SocketAddr: Value::Listen(address) => Some(address),
+    Listen: Value::Listen(place) => Some(place),
+    SocketAddr: Value::Listen(Listen::Tcp(address)) => Some(address),
     String: Value::Text(text) => Some(text),
     Vec<String>: Value::List(items) => Some(items),
     BTreeMap<String, String>: Value::Labels(labels) => Some(labels),
@@ -101,17 +103,12 @@ pub(super) fn convert(
     problems: &mut Problems,
 ) -> Result<Settings, Problem> {
     let top = &raw.top;
+    let upstream = transport::upstream(top, problems)?;
     let settings = Settings {
         gateway: gateway(top, problems)?,
         admin: Admin {
             listen: top.read("admin.listen")?,
             token_file: top.read("admin.token_file")?,
-        },
-        upstream: Upstream {
-            connect_timeout: top.read("upstream.connect_timeout")?,
-            first_token_timeout: top.read("upstream.first_token_timeout")?,
-            idle_timeout: top.read("upstream.idle_timeout")?,
-            pool_idle: top.read("upstream.pool_idle")?,
         },
         health: Health {
             interval: top.read("health.interval")?,
@@ -120,7 +117,11 @@ pub(super) fn convert(
             successes: top.read("health.successes")?,
             path: health_path(top, problems)?,
         },
-        retry: Retry { attempts: top.read("retry.attempts")?, budget: top.read("retry.budget")? },
+        retry: Retry {
+            attempts: top.read("retry.attempts")?,
+            budget: top.read("retry.budget")?,
+            resume: top.read("retry.resume")?,
+        },
         queue: Queue {
             max_requests: top.read("queue.max_requests")?,
             max_wait: top.read("queue.max_wait")?,
@@ -152,7 +153,8 @@ pub(super) fn convert(
         limits: tenant::limits(top)?,
         tenants: tenant::tenants(&raw.tenants, top, problems)?,
         models: worker::models(&raw.models, problems)?,
-        workers: worker::workers(&raw.workers, problems)?,
+        workers: worker::workers(&raw.workers, &upstream, problems)?,
+        upstream,
         effective: effective(raw),
     };
     listeners(&settings, top, problems);
@@ -169,6 +171,7 @@ fn gateway(top: &Group, problems: &mut Problems) -> Result<Gateway, Problem> {
         response_headers: top.read("gateway.response_headers")?,
         body_memory: top.read("gateway.body_memory")?,
         pass_through: tenant::pass_through(top, problems)?,
+        tls: transport::tls(top, problems)?,
         max_body: top.read("gateway.max_body")?,
         record: top.read("gateway.record")?,
         open: top.read("gateway.open")?,
@@ -180,11 +183,12 @@ fn gateway(top: &Group, problems: &mut Problems) -> Result<Gateway, Problem> {
 
 /// The listeners' reach: what is off loopback is reachable by everybody.
 fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
-    let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
     let (gateway, admin) = (&settings.gateway, &settings.admin);
+    // Who shows a certificate of the right CA has said who it is.
+    let authenticates = gateway.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
     let known = gateway.api_keys_file.is_some() || gateway.tenant_header.is_some();
-    let open = gateway.open || top.is_unreadable("gateway.open");
-    if !local(gateway.listen) && !open && !known {
+    let is_closed = gateway.listen.is_local() || authenticates || known;
+    if !is_closed && !gateway.open && !top.is_unreadable("gateway.open") {
         problems.push(conflict(
             top,
             "gateway.listen",
@@ -192,11 +196,12 @@ fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
                 "`gateway.listen` = \"{}\" is off loopback, and nothing authenticates clients",
                 gateway.listen
             ),
-            "listen on 127.0.0.1, set gateway.api_keys_file, or say gateway.open = true if the network itself \
-             is trusted",
+            "listen on 127.0.0.1, set gateway.api_keys_file, ask clients for certificates \
+             (gateway.tls.client_ca), or say gateway.open = true if the network itself is trusted",
         ));
     }
-    if !local(admin.listen) && admin.token_file.is_none() {
+    let admin_at = Listen::Tcp(admin.listen);
+    if !admin_at.is_local() && admin.token_file.is_none() {
         problems.push(conflict(
             top,
             "admin.listen",
@@ -207,7 +212,7 @@ fn listeners(settings: &Settings, top: &Group, problems: &mut Problems) {
             "listen on 127.0.0.1, or write a file with `operate:TOKEN` and name it in admin.token_file",
         ));
     }
-    if gateway.listen == admin.listen && gateway.listen.port() != 0 {
+    if gateway.listen == admin_at && admin.listen.port() != 0 {
         problems.push(conflict(
             top,
             "admin.listen",
@@ -305,7 +310,9 @@ fn effective(raw: &Raw) -> Vec<Effective> {
     let mut lines = Vec::new();
     let mut show = |group: &Group, path: &'static str, is_built: bool| {
         let origin = group.origin(path);
-        if !is_built && origin == Origin::Default {
+        // A worker's own words on its connections are worth a line where there are some.
+        let silent = !is_built || super::reference::is_inherited(path);
+        if silent && origin == Origin::Default {
             return;
         }
         if let Some(value) = group.value(path) {

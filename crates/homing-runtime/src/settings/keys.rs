@@ -60,7 +60,10 @@ pub enum Kind {
         max: u64,
     },
     /// An IP address and a port to listen on.
-    Listen,
+    Listen {
+        /// Whether `unix:/path` is allowed as well.
+        unix: bool,
+    },
     /// Text without control characters.
     Text {
         /// Longest, in bytes.

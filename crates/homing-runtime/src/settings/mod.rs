@@ -19,12 +19,10 @@
 //!
 //! | key | accepted | why |
 //! |---|---|---|
-//! | `upstream.tcp_user_timeout` | nothing | the socket option is not set yet |
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
 //! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |
 //! | `workers.weight` | the default | it says "none" |
-//! | `[[workers]]` with a key of `[upstream]` | nothing | one value for every worker yet |
 
 mod convert;
 mod file;
@@ -36,7 +34,9 @@ mod raw;
 mod reference;
 mod table;
 mod tenant;
+mod transport;
 mod types;
+mod url;
 mod value;
 mod worker;
 
@@ -47,13 +47,14 @@ pub use problem::{Fault, Origin, Problem, SettingsErrors};
 pub use reference::reference_markdown;
 pub use table::{KEYS, SECTIONS};
 pub use tenant::is_name as is_tenant_name;
+pub use transport::{GatewayTls, Listen, Upstream};
 pub use types::{
     Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Limits, Log, LogFormat,
     Model, OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs,
     ResponseHeaders, Retry, Routing, Settings, Soft, Steering, Subagents, Tenant, Tokenizer,
-    Upstream, Verify, Worker,
+    Verify, Worker,
 };
-pub use worker::{UrlError, WorkerUrl};
+pub use url::{Scheme, UrlError, WorkerUrl};
 
 use problem::Problems;
 use std::path::PathBuf;
@@ -181,3 +182,7 @@ mod round_trip_tests;
 #[cfg(test)]
 #[path = "worker_tests.rs"]
 mod worker_tests;
+
+#[cfg(test)]
+#[path = "transport_tests.rs"]
+mod transport_tests;

@@ -33,14 +33,15 @@ pub fn reference_markdown() -> String {
         page.push_str(&heading(section));
         let inside = |key: &&Key| key.path.rsplit_once('.').is_some_and(|(s, _)| s == section.name);
         let rows: Vec<String> =
-            KEYS.iter().filter(inside).filter(|key| !is_inherited(key)).map(row).collect();
+            KEYS.iter().filter(inside).filter(|key| !is_inherited(key.path)).map(row).collect();
         if !rows.is_empty() {
             page.push_str("\n| key | default | values | meaning |\n|---|---|---|---|\n");
             page.push_str(&rows.concat());
         }
-        if KEYS.iter().filter(inside).any(is_inherited) {
+        if KEYS.iter().filter(inside).any(|key| is_inherited(key.path)) {
             page.push_str(
-                "\nEach key of `[upstream]`, for this worker alone: **planned: step 5.**\n",
+                "\nAnd each key of `[upstream]`, for this worker alone; without it, or empty, the value of \
+                 `[upstream]` holds.\n",
             );
         }
     }
@@ -52,8 +53,8 @@ pub fn reference_markdown() -> String {
 }
 
 /// Whether a key is a worker's own value of one of `[upstream]`: told in one sentence.
-fn is_inherited(key: &Key) -> bool {
-    let name = key.path.strip_prefix("workers.");
+pub(super) fn is_inherited(path: &str) -> bool {
+    let name = path.strip_prefix("workers.");
     name.is_some_and(|name| find(&format!("upstream.{name}")).is_some())
 }
 

@@ -1,7 +1,6 @@
 //! Settings from the outside: sources, precedence, refusals, the reference page.
 
 use super::*;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(super) fn sources(file: &str) -> Sources {
@@ -50,7 +49,7 @@ fn another_value(key: &Key, avoid: &str) -> String {
         }
         Kind::Duration { max, .. } => format!("\"{}\"", humantime::format_duration(max)),
         Kind::Size { max, .. } => format!("\"{max}B\""),
-        Kind::Listen => "\"127.0.0.1:1\"".to_owned(),
+        Kind::Listen { .. } => "\"127.0.0.1:1\"".to_owned(),
         Kind::Text { .. } => "\"something\"".to_owned(),
         Kind::List { .. } => "[\"something\"]".to_owned(),
         Kind::Choice { built, .. } => {
@@ -74,7 +73,7 @@ fn file_with(path: &str, toml: &str) -> String {
 fn nothing_given_is_the_defaults() {
     let settings = Settings::load(Sources::default()).unwrap();
     let gateway = &settings.gateway;
-    assert_eq!(gateway.listen, "127.0.0.1:8080".parse::<SocketAddr>().unwrap());
+    assert_eq!(gateway.listen, Listen::Tcp("127.0.0.1:8080".parse().unwrap()));
     assert_eq!(gateway.max_body, 32 << 20);
     assert_eq!(gateway.request_timeout, Duration::from_secs(1800));
     assert_eq!(settings.admin.listen.port(), 9464);
@@ -163,7 +162,7 @@ fn every_documented_key_is_known() {
         refused.push(problem.key.as_str());
     }
     // The documented defaults that don't say what this build does: see the module's table.
-    let expected = ["gateway.body_memory", "upstream.tcp_user_timeout", "retry.budget", "tenants"];
+    let expected = ["gateway.body_memory", "retry.budget", "tenants"];
     assert_eq!(refused, expected);
 }
 
@@ -253,7 +252,7 @@ fn every_planned_key_is_refused_off_what_the_build_does() {
         assert!(text.contains(&format!("is not built yet (planned: {step})")), "{text}");
         seen += 1;
     }
-    assert!(seen > 40, "{seen}");
+    assert!(seen > 20, "{seen}");
 }
 
 #[test]
@@ -380,7 +379,7 @@ fn all_problems_come_together_with_their_lines() {
     let expected = [
         "the configuration has 6 problems",
         "  - homing.toml:2: `gateway.listen` = \"here\" is not an address to listen on; write an \
-         IP address and a port, e.g. \"127.0.0.1:8080\"",
+         IP address and a port, e.g. \"127.0.0.1:8080\", or \"unix:/path\"",
         "  - homing.toml:3: `gateway.max_body` = true is of type boolean, not a size, 1KiB to \
          1GiB; write text such as \"32MiB\"",
         "  - homing.toml:5: `health.interval` = 5 is a duration without its unit; write it with \

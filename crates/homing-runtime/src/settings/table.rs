@@ -40,6 +40,11 @@ const COUNT: Kind = Kind::Int { min: 0, max: 1_000_000_000 };
 const FRACTION: Kind = Kind::Float { min: 0.0, max: 1.0 };
 /// What bounds a request or a part of one.
 const PATIENCE: Kind = span(SECOND, DAY);
+/// For a connection to be made.
+const CONNECT: Kind = span(Duration::from_millis(10), MINUTE);
+/// For an unused one to be kept.
+const KEPT: Kind = span(Duration::ZERO, HOUR);
+const UNACKNOWLEDGED: Kind = span(SECOND, HOUR);
 
 const fn span(min: Duration, max: Duration) -> Kind {
     Kind::Duration { min, max, off: false, empty: false }
@@ -124,9 +129,10 @@ pub const SECTIONS: &[Section] = &[
 /// Every key, in the order of the reference page.
 #[rustfmt::skip] // a table: a row is a line or three
 pub const KEYS: &[Key] = &[
-    built("gateway.listen", Kind::Listen, "127.0.0.1:8080",
-        "Where clients connect. Port 0 takes a free one. Off loopback only with `gateway.api_keys_file`, a \
-         `gateway.tenant_header`, or `gateway.open`."),
+    built("gateway.listen", Kind::Listen { unix: true }, "127.0.0.1:8080",
+        "Where clients connect, by HTTP/1.1 or HTTP/2. Port 0 takes a free one. Off loopback only with \
+         `gateway.api_keys_file`, a `gateway.tenant_header`, where `gateway.tls.client_ca` asks for certificates, or \
+         with `gateway.open`. `unix:/path`: a socket in the file system, for its owner and group."),
     built("gateway.api_keys_file", PATH, "",
         "A file of API keys, a line each: `name:key` or `name:sha256:HEX`. The name is the tenant. Where it is \
          set every request needs one, and none of them reaches a worker. It is read again when it changes."),
@@ -159,31 +165,35 @@ pub const KEYS: &[Key] = &[
     built("gateway.shutdown_grace", span(Duration::ZERO, DAY), "10m",
         "After that: how long running streams may take to finish."),
 
-    later("gateway.tls.cert", PATH, "", Step::Gateway, "The certificate chain, PEM."),
-    later("gateway.tls.key", PATH, "", Step::Gateway, "Its key, PEM."),
-    later("gateway.tls.client_ca", PATH, "", Step::Gateway, "Whose client certificates to ask for."),
+    built("gateway.tls.cert", PATH, "",
+        "The certificate chain, PEM. With it clients connect by TLS alone. The three files are read again when they \
+         change."),
+    built("gateway.tls.key", PATH, "", "Its key, PEM."),
+    built("gateway.tls.client_ca", PATH, "",
+        "Whose certificates clients must show, PEM. Empty: they show none."),
 
-    built("admin.listen", Kind::Listen, "127.0.0.1:9464",
+    built("admin.listen", Kind::Listen { unix: false }, "127.0.0.1:9464",
         "Where metrics, health and the admin API are served. Off loopback only with `admin.token_file`."),
     built("admin.token_file", PATH, "",
         "A file of tokens, a line each: `operate:TOKEN` or `read:TOKEN`, the latter for what changes nothing; instead \
          of a token its `sha256:HEX`. Where it is set all but `/health` and `/ready` asks for one."),
 
-    later("upstream.api_key_file", PATH, "", Step::Gateway,
-        "The key towards workers; it replaces the clients' own authorization."),
-    later("upstream.ca_file", PATH, "", Step::Gateway, "The CA of the workers' certificates."),
-    later("upstream.cert_file", PATH, "", Step::Gateway, "The certificate shown to workers."),
-    later("upstream.key_file", PATH, "", Step::Gateway, "Its key."),
-    built("upstream.connect_timeout", span(Duration::from_millis(10), MINUTE), "2s",
-        "For a connection to a worker to be made."),
+    built("upstream.api_key_file", PATH, "",
+        "A file with the key towards workers; it replaces the clients' own `authorization` and `x-api-key`."),
+    built("upstream.ca_file", PATH, "",
+        "Whom to believe about the certificates of `https` workers, PEM. Empty: whom the system believes."),
+    built("upstream.cert_file", PATH, "", "The certificate shown to `https` workers, PEM."),
+    built("upstream.key_file", PATH, "", "Its key, PEM."),
+    built("upstream.connect_timeout", CONNECT, "2s",
+        "For a connection to a worker to be made, TLS included."),
     built("upstream.first_token_timeout", PATIENCE, "10m",
         "From dispatch to the first byte of the answer's body."),
     built("upstream.idle_timeout", PATIENCE, "5m", "Between two bytes of an answer."),
-    built("upstream.pool_idle", span(Duration::ZERO, HOUR), "3s",
+    built("upstream.pool_idle", KEPT, "3s",
         "How long an unused connection is kept. Below the 5 s after which uvicorn closes it."),
-    refused("upstream.tcp_user_timeout", span(SECOND, HOUR), "20s",
-        (Step::Gateway, "the system's own time-out for unacknowledged bytes holds"),
-        "How long sent bytes may stay unacknowledged."),
+    built("upstream.tcp_user_timeout", UNACKNOWLEDGED, "20s",
+        "How long bytes that were sent to a worker may stay unacknowledged (`TCP_USER_TIMEOUT`); then the connection \
+         has broken."),
 
     built("health.interval", span(Duration::from_millis(50), HOUR), "5s",
         "Between two probes of a worker."),
@@ -200,8 +210,9 @@ pub const KEYS: &[Key] = &[
     built("retry.budget", FRACTION, "0.1",
         "Retries as a share of the requests of the last 10 s, per model; ten in them are always allowed. One whose \
          connection was refused costs nothing."),
-    later("retry.resume", Kind::Bool, "false", Step::Gateway,
-        "Go on in mid-stream at another worker."),
+    built("retry.resume", Kind::Bool, "false",
+        "Go on in mid-stream at another worker, for chats and completions of which only text has been said; engines must \
+         know `continue_final_message` (vLLM, SGLang)."),
 
     built("queue.max_requests", Kind::Int { min: 0, max: 1_000_000 }, "0",
         "Most requests that wait, per partition. 0: only requests with an explicit target, and \
@@ -355,8 +366,11 @@ pub const KEYS: &[Key] = &[
 
     built("workers.id", NAME, "",
         "Its name in headers, the admin API and metrics: 1 to 128 printable ASCII characters \
-         without space and comma. Empty: `host:port` of the URL."),
-    built("workers.url", PATH, "", "`http://host:port`, with a base path if need be. Required."),
+         without space and comma. Empty: `host:port` of the URL, or `unix:/path`."),
+    built("workers.url", PATH, "",
+        "`http://host:port` or `https://host:port`, with a base path if need be; `unix:/path`, a socket in the file \
+         system; or `dns://name:port`: every address that the name has, looked up again every few seconds, each a \
+         worker of its own with its address behind the id. Required."),
     built("workers.role", words(&["aggregated"],
         &[("prefill", Step::After), ("decode", Step::After)]), "aggregated",
         "What it does."),
@@ -375,13 +389,21 @@ pub const KEYS: &[Key] = &[
         "Its capacity against the others'."),
     own("workers.api_key_file", PATH), own("workers.ca_file", PATH),
     own("workers.cert_file", PATH), own("workers.key_file", PATH),
-    own("workers.connect_timeout", NAME), own("workers.first_token_timeout", NAME),
-    own("workers.idle_timeout", NAME), own("workers.pool_idle", NAME),
-    own("workers.tcp_user_timeout", NAME),
+    own("workers.connect_timeout", or_empty(CONNECT)),
+    own("workers.first_token_timeout", or_empty(PATIENCE)),
+    own("workers.idle_timeout", or_empty(PATIENCE)), own("workers.pool_idle", or_empty(KEPT)),
+    own("workers.tcp_user_timeout", or_empty(UNACKNOWLEDGED)),
 ];
 
 /// A worker's own value of a key of `[upstream]`.
 const fn own(path: &'static str, kind: Kind) -> Key {
-    let why = (Step::Gateway, "the value of [upstream] holds for every worker");
-    refused(path, kind, "", why, "This worker's own value of the key of `[upstream]`.")
+    built(path, kind, "", "This worker's own value of the key of `[upstream]`.")
+}
+
+/// A time that need not be there.
+const fn or_empty(kind: Kind) -> Kind {
+    match kind {
+        Kind::Duration { min, max, off, .. } => Kind::Duration { min, max, off, empty: true },
+        other => other,
+    }
 }

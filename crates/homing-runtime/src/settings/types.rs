@@ -5,6 +5,7 @@
 //! the core's types may change without the file format changing.
 
 use super::policies::CustomPolicy;
+use super::transport::{GatewayTls, Listen, Upstream};
 use super::{Effective, WorkerUrl};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -221,7 +222,7 @@ pub struct Settings {
     pub gateway: Gateway,
     /// The operators' side.
     pub admin: Admin,
-    /// Connections to workers.
+    /// Connections to workers, where they have no words of their own.
     pub upstream: Upstream,
     /// Probing of workers.
     pub health: Health,
@@ -254,7 +255,9 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
     /// Where clients connect. Default 127.0.0.1:8080; port 0 takes a free one.
-    pub listen: SocketAddr,
+    pub listen: Listen,
+    /// TLS in front. Default none.
+    pub tls: Option<GatewayTls>,
     /// A file of API keys. Default none: clients need none.
     pub api_keys_file: Option<PathBuf>,
     /// The header that names the tenant, taken from `trusted_proxies` only. Default none.
@@ -292,20 +295,6 @@ pub struct Admin {
     pub token_file: Option<PathBuf>,
 }
 
-/// `[upstream]`: for every worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
-    /// For a connection to be made. Default 2 s.
-    pub connect_timeout: Duration,
-    /// From dispatch to the first byte of the answer's body. Default 10 min.
-    pub first_token_timeout: Duration,
-    /// Between two bytes of an answer. Default 5 min.
-    pub idle_timeout: Duration,
-    /// How long an unused connection is kept for reuse; zero keeps none. Default 3 s, below the
-    /// 5 s after which uvicorn closes it from the other end.
-    pub pool_idle: Duration,
-}
-
 /// `[health]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
@@ -328,6 +317,8 @@ pub struct Retry {
     pub attempts: u32,
     /// Retries as a share of the requests of the last 10 s. Default 0.1.
     pub budget: f64,
+    /// Whether a stream that breaks off goes on at another worker. Default false.
+    pub resume: bool,
 }
 
 /// `[queue]`: per partition.
@@ -516,4 +507,6 @@ pub struct Worker {
     pub kv_replay: Option<String>,
     /// Labels, for requests that require some. Default none.
     pub labels: BTreeMap<String, String>,
+    /// How it is reached: its own words, and `[upstream]` where it has none.
+    pub upstream: Upstream,
 }

@@ -6,8 +6,10 @@
 
 use super::keys::{Kind, Step};
 use super::problem::echo;
+use super::transport::Listen;
+use super::url::SOCKET_PATH_MAX;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 use toml::de::DeValue;
 
@@ -30,7 +32,7 @@ pub(super) enum Value {
     Empty,
     /// Bytes.
     Size(u64),
-    Listen(SocketAddr),
+    Listen(Listen),
     Text(String),
     List(Vec<String>),
     /// A word of a [`Kind::Choice`].
@@ -76,7 +78,7 @@ pub(super) fn from_text(kind: &Kind, text: &str) -> Result<Value, Misfit> {
         Kind::Duration { empty: true, .. } if text.is_empty() => Ok(Value::Empty),
         Kind::Duration { min, max, off, empty } => duration(text, min, max, &or_words(off, empty)),
         Kind::Size { min, max } => size(text, min, max),
-        Kind::Listen => listen(text),
+        Kind::Listen { unix } => listen(text, unix),
         Kind::Text { max } => plain(text, max).map(|()| Value::Text(text.to_owned())),
         Kind::List { max } => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
@@ -112,7 +114,7 @@ pub(super) fn from_toml(kind: &Kind, value: &DeValue<'_>) -> Result<Value, Misfi
         (
             Kind::Duration { .. }
             | Kind::Size { .. }
-            | Kind::Listen
+            | Kind::Listen { .. }
             | Kind::Text { .. }
             | Kind::Choice { .. },
             DeValue::String(text),
@@ -208,12 +210,20 @@ pub(super) fn size_text(bytes: u64) -> String {
     }
 }
 
-fn listen(text: &str) -> Result<Value, Misfit> {
-    let mend = "write an IP address and a port, e.g. \"127.0.0.1:8080\"";
-    if text.starts_with("unix:") {
-        return Err(Misfit::NotBuilt(Step::Gateway, mend.to_owned()));
+fn listen(text: &str, unix: bool) -> Result<Value, Misfit> {
+    let mend = match unix {
+        true => "write an IP address and a port, e.g. \"127.0.0.1:8080\", or \"unix:/path\"",
+        false => "write an IP address and a port, e.g. \"127.0.0.1:8080\"",
+    };
+    let Some(path) = text.strip_prefix("unix:").filter(|_| unix) else {
+        let address = text.parse().map(|address| Value::Listen(Listen::Tcp(address)));
+        return address.map_err(|_| wrong("is not an address to listen on", mend));
+    };
+    plain(path, SOCKET_PATH_MAX)?;
+    if !Path::new(path).is_absolute() || path.ends_with('/') {
+        return Err(wrong("is not the absolute path of a socket", mend));
     }
-    text.parse().map(Value::Listen).map_err(|_| wrong("is not an address to listen on", mend))
+    Ok(Value::Listen(Listen::Unix(path.into())))
 }
 
 fn plain(text: &str, max: usize) -> Result<(), Misfit> {
@@ -336,7 +346,8 @@ pub(super) fn describe(kind: &Kind) -> String {
             or_words(*off, *empty)
         ),
         Kind::Size { min, max } => format!("a size, {} to {}", size_text(*min), size_text(*max)),
-        Kind::Listen => "an address to listen on".to_owned(),
+        Kind::Listen { unix: false } => "an address to listen on".to_owned(),
+        Kind::Listen { unix: true } => "an address to listen on, or `unix:/path`".to_owned(),
         Kind::Text { max } => format!("text, at most {max} bytes"),
         Kind::List { max } => format!("a list of texts, at most {max}"),
         Kind::Choice { built, .. } => one_of(built),
@@ -347,7 +358,7 @@ pub(super) fn describe(kind: &Kind) -> String {
 
 fn example(kind: &Kind) -> String {
     match kind {
-        Kind::Listen => "text such as \"127.0.0.1:8080\"".to_owned(),
+        Kind::Listen { .. } => "text such as \"127.0.0.1:8080\"".to_owned(),
         Kind::Duration { .. } => "text such as \"30s\"".to_owned(),
         Kind::Size { .. } => "text such as \"32MiB\"".to_owned(),
         Kind::List { .. } => "a list such as [\"a\", \"b\"]".to_owned(),

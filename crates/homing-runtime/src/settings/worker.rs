@@ -1,104 +1,18 @@
-//! `[[workers]]` and `[[models]]`: the entries of lists, and the URL of a worker.
+//! `[[workers]]` and `[[models]]`: the entries of lists.
 
+use super::Origin;
 use super::convert::invalid;
 use super::problem::{Fault, Problem, Problems};
 use super::raw::Group;
+use super::transport::{self, Upstream};
 use super::types::{Model, Tokenizer, Worker};
-use super::{Origin, Step};
+use super::url::{Scheme, UrlError, WorkerUrl};
 use homing_wire::engine::is_wildcard;
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::RangeInclusive;
-use std::str::FromStr;
 
 /// Longest id of a worker, in bytes: it is a header's value and a metric's label.
 const ID_BYTES_MAX: usize = 128;
-
-/// Where a worker is: plain HTTP, a host with its port, and a base path.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct WorkerUrl {
-    authority: String,
-    base_path: String,
-}
-
-impl WorkerUrl {
-    /// `host:port`; the port is always there, an IPv6 address is in brackets.
-    #[must_use]
-    pub fn authority(&self) -> &str {
-        &self.authority
-    }
-
-    /// What goes before each request's path: empty, or `/like/this` without a slash at its end.
-    #[must_use]
-    pub fn base_path(&self) -> &str {
-        &self.base_path
-    }
-}
-
-impl fmt::Display for WorkerUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.base_path)
-    }
-}
-
-/// Why something is not a worker's URL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlError {
-    /// A scheme that is documented and not built.
-    #[error("has a scheme that is not built yet (planned: {0})")]
-    NotBuilt(Step),
-    /// No scheme, or one that nobody knows.
-    #[error("does not begin with http://")]
-    Scheme,
-    /// A user or password inside.
-    #[error("holds a user name")]
-    User,
-    /// A query or fragment.
-    #[error("has a query or fragment")]
-    Query,
-    /// Anything else.
-    #[error("is not a URL")]
-    Malformed,
-}
-
-impl FromStr for WorkerUrl {
-    type Err = UrlError;
-
-    fn from_str(text: &str) -> Result<Self, UrlError> {
-        if ["https://", "unix:", "dns://"].iter().any(|scheme| text.starts_with(scheme)) {
-            return Err(UrlError::NotBuilt(Step::Gateway));
-        }
-        if !text.starts_with("http://") {
-            return Err(UrlError::Scheme);
-        }
-        // The parser below drops fragments without a word.
-        if text.contains(['?', '#']) {
-            return Err(UrlError::Query);
-        }
-        let uri: http::Uri = text.parse().map_err(|_| UrlError::Malformed)?;
-        let authority = uri.authority().ok_or(UrlError::Malformed)?;
-        if authority.as_str().contains('@') {
-            return Err(UrlError::User);
-        }
-        let host = authority.host();
-        // `http://host:` and ports beyond 65,535 pass the parser, with no port.
-        let port = match authority.as_str().strip_prefix(host).ok_or(UrlError::Malformed)? {
-            "" => 80,
-            port => port
-                .strip_prefix(':')
-                .and_then(|digits| digits.parse().ok())
-                .filter(|port: &u16| *port != 0)
-                .ok_or(UrlError::Malformed)?,
-        };
-        if host.is_empty() {
-            return Err(UrlError::Malformed);
-        }
-        Ok(Self {
-            authority: format!("{}:{port}", host.to_ascii_lowercase()),
-            base_path: uri.path().trim_end_matches('/').to_owned(),
-        })
-    }
-}
 
 /// The models; reports what is wrong with them.
 pub(super) fn models(groups: &[Group], problems: &mut Problems) -> Result<Vec<Model>, Problem> {
@@ -135,7 +49,11 @@ pub(super) fn models(groups: &[Group], problems: &mut Problems) -> Result<Vec<Mo
 }
 
 /// The workers; reports what is wrong with them.
-pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<Worker>, Problem> {
+pub(super) fn workers(
+    groups: &[Group],
+    common: &Upstream,
+    problems: &mut Problems,
+) -> Result<Vec<Worker>, Problem> {
     let mut workers = Vec::with_capacity(groups.len());
     let mut seen = HashMap::new();
     let mut places = HashMap::new();
@@ -148,6 +66,7 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
         let mend = "write where the engine replays, e.g. \"tcp://10.0.0.1:5558\"";
         let kv_replay = endpoint(group, "workers.kv_replay", false, mend, problems)?;
         let labels = group.read("workers.labels")?;
+        let upstream = transport::of_worker(group, common, problems)?;
         let Some(url) = url(group, problems)? else { continue };
         let Some(id) = id(group, &url, problems)? else { continue };
         if let Some(first) = seen.insert(id.clone(), &group.name) {
@@ -160,13 +79,16 @@ pub(super) fn workers(groups: &[Group], problems: &mut Problems) -> Result<Vec<W
             problems.push(twice(group, "workers.url", &url.to_string(), first, mend));
             continue;
         }
+        if url.scheme() == Scheme::Dns {
+            refuse_endpoints(group, problems);
+        }
         if let Some(ports) = listened(kv_events.as_deref(), dp_size.unwrap_or(1)) {
             if is_listened_twice(group, &ports, &listening, problems) {
                 continue;
             }
             listening.push((ports, &group.name));
         }
-        workers.push(Worker { id, url, dp_size, kv_events, kv_replay, labels });
+        workers.push(Worker { id, url, dp_size, kv_events, kv_replay, labels, upstream });
     }
     Ok(workers)
 }
@@ -190,13 +112,7 @@ fn url(group: &Group, problems: &mut Problems) -> Result<Option<WorkerUrl>, Prob
             problem.what = format!("`{}` {}", problem.key, UrlError::User);
             problems.push(problem);
         }
-        Err(error) => {
-            let mut problem = invalid(group, PATH, &error.to_string(), mend);
-            if matches!(error, UrlError::NotBuilt(_)) {
-                problem.fault = Fault::NotBuilt;
-            }
-            problems.push(problem);
-        }
+        Err(error) => problems.push(invalid(group, PATH, &error.to_string(), mend)),
     }
     Ok(None)
 }
@@ -208,7 +124,7 @@ fn id(group: &Group, url: &WorkerUrl, problems: &mut Problems) -> Result<Option<
     if group.is_unreadable(PATH) {
         return Ok(None);
     }
-    let id = if given.is_empty() { url.authority().to_owned() } else { given };
+    let id = if given.is_empty() { url.default_id() } else { given };
     // Requests name workers in comma-separated lists.
     let fits = id.len() <= ID_BYTES_MAX && id.bytes().all(|b| b.is_ascii_graphic() && b != b',');
     if !fits {
@@ -220,6 +136,18 @@ fn id(group: &Group, url: &WorkerUrl, problems: &mut Problems) -> Result<Option<
         return Ok(None);
     }
     Ok(Some(id))
+}
+
+/// One endpoint can't be that of each address of a name.
+fn refuse_endpoints(group: &Group, problems: &mut Problems) {
+    for path in ["workers.kv_events", "workers.kv_replay"] {
+        if group.origin(path) != Origin::Default {
+            let what = "is one endpoint, and the URL names many workers";
+            let mend =
+                "remove it: each engine is asked for its own; or name the workers one by one";
+            problems.push(invalid(group, path, what, mend));
+        }
+    }
 }
 
 /// A ZMQ endpoint over TCP; `None` where none is given. `may_listen`: it may be every address of this host,

@@ -17,10 +17,28 @@ fn worker_urls() {
         assert_eq!((url.authority(), url.base_path()), (authority, base));
         assert_eq!(url.to_string().parse(), Ok(url));
     }
+    // How it is written again, and what requests are sent to.
+    let kinds = [
+        ("https://Host/", "https://host:443", Scheme::Https, "https://host:443"),
+        ("https://h:8443/a/", "https://h:8443/a", Scheme::Https, "https://h:8443/a"),
+        ("unix:/run/W.sock", "unix:/run/W.sock", Scheme::Unix, "http://localhost"),
+        ("unix:///run/w.sock", "unix:/run/w.sock", Scheme::Unix, "http://localhost"),
+        ("dns://Pool:8000/v", "dns://pool:8000/v", Scheme::Dns, "http://pool:8000/v"),
+    ];
+    for (text, written, scheme, base) in kinds {
+        let url: WorkerUrl = text.parse().unwrap();
+        assert_eq!((url.to_string().as_str(), url.scheme()), (written, scheme));
+        assert_eq!(url.request_base(), base);
+        assert_eq!(written.parse(), Ok(url));
+    }
+    let name: WorkerUrl = "dns://pool:8000/v".parse().unwrap();
+    assert_eq!(name.at("[::1]:8000".parse().unwrap()).to_string(), "http://[::1]:8000/v");
     let bad = [
-        ("https://h", UrlError::NotBuilt(Step::Gateway)),
-        ("unix:/run/x", UrlError::NotBuilt(Step::Gateway)),
-        ("dns://h:1", UrlError::NotBuilt(Step::Gateway)),
+        ("dns://h", UrlError::NoPort),
+        ("unix:", UrlError::Socket),
+        ("unix:/", UrlError::Socket),
+        ("unix:run/x", UrlError::Socket),
+        ("unix://run/x", UrlError::Socket),
         ("h:1", UrlError::Scheme),
         ("ftp://h", UrlError::Scheme),
         ("", UrlError::Scheme),
@@ -39,8 +57,8 @@ fn worker_urls() {
     }
     let text = problem("[[workers]]\nurl = \"http://u:secret@h\"");
     assert!(!text.contains("secret"), "{text}");
-    let found = problems("[[workers]]\nurl = \"https://h\"");
-    assert_eq!(found[0].fault, Fault::NotBuilt);
+    let found = problems("[[workers]]\nurl = \"h2://h\"");
+    assert_eq!(found[0].fault, Fault::Invalid);
 }
 
 #[test]

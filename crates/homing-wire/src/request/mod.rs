@@ -10,20 +10,20 @@
 
 mod messages;
 mod model;
-mod resume;
 mod opening;
 mod prompt;
 mod responses;
+mod resume;
 mod session;
 mod top;
 mod usage;
 
 pub use messages::MessagesView;
-pub use resume::{Resumable, Resume};
 pub use model::{model_of, with_model};
 pub use opening::{Opening, PieceKind};
 pub use prompt::PromptInput;
 pub use responses::ResponsesView;
+pub use resume::{Resumable, Resume};
 pub use session::{BodyPaths, BodySession, MAX_BODY_SESSION_BYTES, PathError};
 pub use usage::with_usage;
 

@@ -122,6 +122,11 @@ impl Resume {
         }
     }
 
+    /// An event has gone to the client that could not be read.
+    pub fn spoil(&mut self) {
+        self.whole = false;
+    }
+
     /// The text of a piece; `None` where it is more than that.
     fn said(&self, choice: &Value) -> Option<String> {
         if choice.get("logprobs").is_some_and(|l| !l.is_null()) {
@@ -140,9 +145,7 @@ impl Resume {
             Some(Value::Object(delta)) => delta,
             Some(_) => return None,
         };
-        let more = |key: &str, value: &Value| {
-            !matches!(key, "role" | "content") && is_set(value)
-        };
+        let more = |key: &str, value: &Value| !matches!(key, "role" | "content") && is_set(value);
         if delta.iter().any(|(key, value)| more(key, value)) {
             return None;
         }
@@ -172,7 +175,8 @@ impl Resume {
                 body.insert("prompt".to_owned(), longer.into());
             }
             Resumable::Chat => {
-                let goes_on = body.get("continue_final_message").and_then(Value::as_bool) == Some(true);
+                let goes_on =
+                    body.get("continue_final_message").and_then(Value::as_bool) == Some(true);
                 let messages = body.get_mut("messages")?.as_array_mut()?;
                 if goes_on {
                     let last = messages.last_mut()?.as_object_mut()?;

@@ -1,6 +1,7 @@
 use super::*;
 
-const CHAT: &str = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}],"max_tokens":10}"#;
+const CHAT: &str =
+    r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}],"max_tokens":10}"#;
 
 fn chat(body: &str, events: &[&str]) -> Option<Resume> {
     let mut resume = Resume::of(Resumable::Chat, body.as_bytes())?;
@@ -10,7 +11,9 @@ fn chat(body: &str, events: &[&str]) -> Option<Resume> {
 
 fn piece(content: &str) -> String {
     let content = serde_json::to_string(content).unwrap();
-    format!(r#"{{"id":"c-1","created":5,"choices":[{{"index":0,"delta":{{"content":{content}}},"logprobs":null,"finish_reason":null}}]}}"#)
+    format!(
+        r#"{{"id":"c-1","created":5,"choices":[{{"index":0,"delta":{{"content":{content}}},"logprobs":null,"finish_reason":null}}]}}"#
+    )
 }
 
 const OPENING: &str = r#"{"id":"c-1","created":5,"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
@@ -24,7 +27,10 @@ fn a_chat_goes_on_with_its_last_message() {
     let resume = chat(CHAT, &[OPENING, &piece("Hel"), &piece("lo é")]).unwrap();
     let body = request(&resume).unwrap();
     assert_eq!(body["messages"][1], json!({"role": "assistant", "content": "Hello é"}));
-    assert_eq!((&body["continue_final_message"], &body["add_generation_prompt"]), (&json!(true), &json!(false)));
+    assert_eq!(
+        (&body["continue_final_message"], &body["add_generation_prompt"]),
+        (&json!(true), &json!(false))
+    );
     assert_eq!((&body["max_tokens"], &body["stream"]), (&json!(8), &json!(true)));
     let goes_on = r#"{"stream":true,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"Once"}],"continue_final_message":true,"add_generation_prompt":false}"#;
     let body = request(&chat(goes_on, &[&piece(" upon")]).unwrap()).unwrap();
@@ -38,7 +44,10 @@ fn a_completions_prompt_goes_on() {
     let mut resume = Resume::of(Resumable::Completions, body).unwrap();
     resume.see(br#"{"id":"x","choices":[{"index":0,"text":"two, "}]}"#);
     let body = request(&resume).unwrap();
-    assert_eq!((body["prompt"].as_str(), body["min_tokens"].as_u64()), (Some("One, two, "), Some(3)));
+    assert_eq!(
+        (body["prompt"].as_str(), body["min_tokens"].as_u64()),
+        (Some("One, two, "), Some(3))
+    );
     let ids = br#"{"stream":true,"prompt":[1,2]}"#;
     assert!(Resume::of(Resumable::Completions, ids).is_none());
 }
@@ -56,7 +65,12 @@ fn what_is_more_than_text_does_not() {
         let body = format!(r#"{{"stream":true,"messages":[],{more}}}"#);
         assert!(Resume::of(Resumable::Chat, body.as_bytes()).is_none(), "{more}");
     }
-    for harmless in [r#""n":1"#, r#""response_format":{"type":"text"}"#, r#""logprobs":false"#, r#""tools":[{}]"#] {
+    for harmless in [
+        r#""n":1"#,
+        r#""response_format":{"type":"text"}"#,
+        r#""logprobs":false"#,
+        r#""tools":[{}]"#,
+    ] {
         let body = format!(r#"{{"stream":true,"messages":[],{harmless}}}"#);
         assert!(Resume::of(Resumable::Chat, body.as_bytes()).is_some(), "{harmless}");
     }
@@ -88,6 +102,9 @@ fn the_rest_looks_like_the_rest() {
     assert_eq!(see("[DONE]").as_deref(), Some("[DONE]"));
     let usage = r#"{"id":"c-2","created":9,"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15}}"#;
     let told: Value = serde_json::from_str(&see(usage).unwrap()).unwrap();
-    assert_eq!(told["usage"], json!({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}));
+    assert_eq!(
+        told["usage"],
+        json!({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15})
+    );
     assert_eq!(told["id"], "c-1");
 }

@@ -5,14 +5,13 @@ use super::stage::MODEL;
 use crate::progress::Progress;
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
-use homing_runtime::upstream::Upstream;
+use homing_runtime::upstream::{Link, Outgoing, Upstream};
 use homing_sim::workload::{Session, Workload};
 use homing_wire::sse::{SseEvent, SseScanner};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -28,7 +27,7 @@ pub(super) struct Played {
 struct Shared {
     played: Mutex<(Played, Progress)>,
     client: Upstream,
-    gateway: String,
+    link: Arc<Link>,
     workload: Workload,
     speedup: f64,
 }
@@ -43,8 +42,8 @@ pub(super) async fn all(
     let progress = Progress::new(workload.turns() as u64, "turns", shown);
     let shared = Arc::new(Shared {
         played: Mutex::new((Played::default(), progress)),
-        client: Upstream::new(Duration::from_secs(5), Duration::from_secs(30)),
-        gateway,
+        client: Upstream::new(),
+        link: Link::plain(gateway.parse()?),
         workload: workload.clone(),
         speedup,
     });
@@ -97,11 +96,12 @@ impl Shared {
     }
 
     async fn turn(&self, session: &str, body: &Value) -> anyhow::Result<(String, String)> {
-        let request = http::Request::post(format!("{}/v1/chat/completions", self.gateway))
+        let request = http::Request::post(format!("{}/v1/chat/completions", self.link.base()))
             .header("content-type", "application/json")
             .header("x-homing-session-id", session)
-            .body(Full::new(Bytes::from(body.to_string())))?;
-        let response = self.client.send(request).await.map_err(|(_, why)| anyhow!(why))?;
+            .body(Outgoing::from(Bytes::from(body.to_string())))?;
+        let response =
+            self.client.send(&self.link, request).await.map_err(|(_, why)| anyhow!(why))?;
         let status = response.status();
         let worker = response.headers().get("x-homing-worker").cloned();
         let mut stream = response.into_body();

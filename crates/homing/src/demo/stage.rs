@@ -7,11 +7,11 @@ use bytes::Bytes;
 use homing_hosts::Server;
 use homing_prompt::BUILTIN_FILES;
 use homing_runtime::settings::{Override, Settings, Sources};
-use homing_runtime::upstream::Upstream;
+use homing_runtime::upstream::{Link, Outgoing, Upstream};
 use homing_sim::engine::{CacheConfig, EngineConfig};
 use homing_sim::plan::Plan;
 use homing_sim::serve::{Mock, MockConfig, MockHandle};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ impl Stage {
         }
         let folder = tokenizer_folder()?;
         let server = Server::start(settings(&mocks, &folder.0)?).await.context("the router")?;
-        let client = Upstream::new(Duration::from_secs(5), Duration::from_secs(30));
+        let client = Upstream::new();
         let stage = Self { engine, mocks, server, client, folder };
         stage.wait_until_followed().await?;
         Ok(stage)
@@ -86,7 +86,7 @@ impl Stage {
 
     /// The gateway's URL.
     pub(super) fn gateway(&self) -> String {
-        format!("http://{}", self.server.gateway_address())
+        self.server.gateway_url()
     }
 
     fn admin(&self) -> String {
@@ -113,9 +113,11 @@ impl Stage {
     }
 
     async fn get(&self, url: &str) -> anyhow::Result<Bytes> {
-        let request = http::Request::get(url).body(Full::new(Bytes::new()))?;
+        let request = http::Request::get(url).body(Outgoing::default())?;
+        // The path is behind a server's own URL, and all of these are reached alike.
+        let link = Link::plain(self.gateway().parse()?);
         let response =
-            self.client.send(request).await.map_err(|(_, why)| anyhow!("{url}: {why}"))?;
+            self.client.send(&link, request).await.map_err(|(_, why)| anyhow!("{url}: {why}"))?;
         Ok(response.into_body().collect().await.with_context(|| url.to_owned())?.to_bytes())
     }
 

@@ -5,13 +5,14 @@
 
 use super::facts::{Engine, Events, Facts, Routed, Router, TurnedOff, Written};
 use super::tokens::Tokenizers;
+use crate::explain::admin::token;
 use bytes::Bytes;
 use homing_core::ask::Failure;
 use homing_runtime::ask::Ask;
 use homing_runtime::fleet::ranks::Said;
 use homing_runtime::fleet::sources::{self, Found};
 use homing_runtime::settings::WorkerUrl;
-use homing_runtime::upstream::Upstream;
+use homing_runtime::upstream::{Link, Upstream};
 use homing_wire::engine::metrics::Exposition;
 use homing_wire::engine::{Kind, parse_models, parse_server_info};
 use homing_wire::errors::ApiShape;
@@ -52,7 +53,7 @@ pub(super) struct Wanted {
 /// An engine that is named here.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
-    pub(super) url: WorkerUrl,
+    pub(super) link: Arc<Link>,
     /// Its name and what is written of it, where it is from a configuration.
     pub(super) written: Option<(String, Written)>,
 }
@@ -75,39 +76,44 @@ struct Row {
 
 /// Asks everybody.
 pub(super) async fn gather(wanted: Wanted, tokenizers: Arc<Tokenizers>) -> Facts {
-    let upstream = Upstream::new(PATIENCE, Duration::ZERO);
-    let ask =
-        |url: &WorkerUrl| Ask { upstream: upstream.clone(), url: url.clone(), timeout: PATIENCE };
+    let upstream = Upstream::fresh();
+    let ask = |link: Arc<Link>| Ask { upstream: upstream.clone(), link, timeout: PATIENCE };
     let mut facts =
         Facts { models: tokenizers.models(), turned_off: wanted.turned_off, ..Facts::default() };
-    let mut engines: Vec<(Engine, Option<WorkerUrl>)> = Vec::new();
+    let mut engines: Vec<(Engine, Option<Arc<Link>>)> = Vec::new();
     if let Some(admin) = &wanted.admin {
-        let (router, workers) = router(&ask(admin)).await;
+        let (router, workers) =
+            router(&ask(Link::plain(admin.clone()).with_token(token().as_deref()))).await;
         facts.router = Some(router);
         for (url, name, routed) in workers {
             let engine = Engine { name, routed: Some(routed), ..Engine::default() };
-            engines.push((engine, url.parse().ok()));
+            engines.push((engine, url.parse().ok().map(Link::plain)));
         }
     }
-    for Named { url, written } in wanted.engines {
+    for Named { link, written } in wanted.engines {
         let (name, written) = written.unzip();
-        match engines.iter_mut().find(|(_, known)| known.as_ref() == Some(&url)) {
-            Some((engine, _)) => engine.written = engine.written.take().or(written),
+        let same = |known: &Arc<Link>| known.url() == link.url();
+        match engines.iter_mut().find(|(_, known)| known.as_ref().is_some_and(same)) {
+            Some((engine, known)) => {
+                engine.written = engine.written.take().or(written);
+                // What is written of a worker says how it is reached, too.
+                *known = Some(link);
+            }
             None => {
-                let name = name.unwrap_or_else(|| url.to_string());
-                engines.push((Engine { name, written, ..Engine::default() }, Some(url)));
+                let name = name.unwrap_or_else(|| link.url().to_string());
+                engines.push((Engine { name, written, ..Engine::default() }, Some(link)));
             }
         }
     }
     let mut asked = JoinSet::new();
     let places = Arc::new(Semaphore::new(AT_ONCE));
-    for (n, (mut engine, url)) in engines.into_iter().enumerate() {
-        let Some(url) = url else {
+    for (n, (mut engine, link)) in engines.into_iter().enumerate() {
+        let Some(link) = link else {
             engine.unreachable = Some("its URL can't be asked from here".to_owned());
             asked.spawn(async move { (n, engine) });
             continue;
         };
-        let (ask, tokenizers, places) = (ask(&url), tokenizers.clone(), places.clone());
+        let (ask, tokenizers, places) = (ask(link), tokenizers.clone(), places.clone());
         asked.spawn(async move {
             // The semaphore is never closed.
             let _place = places.acquire().await.ok();
@@ -130,7 +136,7 @@ fn words(failure: Failure) -> String {
 
 /// The router, and its workers: URL, name and what it says of each.
 async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
-    let mut router = Router { url: ask.url.to_string(), ..Router::default() };
+    let mut router = Router { url: ask.link.url().to_string(), ..Router::default() };
     let mut workers = match ask.get("/admin/workers").await {
         Ok((200, body)) => match serde_json::from_slice::<Vec<Row>>(&body) {
             Ok(rows) => rows,

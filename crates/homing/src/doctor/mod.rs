@@ -16,6 +16,7 @@ use facts::{Facts, TurnedOff, Written};
 use finding::{Finding, Severity, is_wrong};
 use gather::{Named, Wanted};
 use homing_runtime::settings::{IndexSource, Settings, Verify, WorkerUrl};
+use homing_runtime::upstream::Link;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,13 +86,14 @@ fn wanted(args: &Args, settings: Option<&Settings>) -> Result<Wanted, Failure> {
     };
     let mut engines = Vec::new();
     for text in &args.workers {
-        engines.push(Named { url: url(text, "--worker")?, written: None });
+        engines.push(Named { link: Link::plain(url(text, "--worker")?), written: None });
     }
     let configured = settings.map_or(&[][..], |settings| &settings.workers);
-    engines.extend(configured.iter().map(|w| {
+    for w in configured {
         let written = Written { kv_events: w.kv_events.clone(), dp_size: w.dp_size.map(u32::from) };
-        Named { url: w.url.clone(), written: Some((w.id.clone(), written)) }
-    }));
+        let link = Link::of(w).map_err(|error| Failure::Usage(error.to_string()))?;
+        engines.push(Named { link, written: Some((w.id.clone(), written)) });
+    }
     let turned_off = settings.map_or_else(TurnedOff::default, |settings| TurnedOff {
         source: settings.index.source == IndexSource::Off,
         verify: settings.index.verify == Verify::Off,

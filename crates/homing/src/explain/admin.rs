@@ -5,7 +5,7 @@ use anyhow::anyhow;
 use homing_core::ask::Failure as Unanswered;
 use homing_runtime::ask::Ask;
 use homing_runtime::settings::WorkerUrl;
-use homing_runtime::upstream::Upstream;
+use homing_runtime::upstream::{Link, Upstream};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const MAX_ANSWER: usize = 64 << 20;
 /// The router that is asked.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Router {
-    /// The router's admin API
+    /// The router's admin API; where that asks for a token, HOMING_ADMIN_TOKEN is shown
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464")]
     admin: String,
 }
@@ -33,8 +33,11 @@ impl Router {
         let url: WorkerUrl = full.parse().map_err(|error| {
             Failure::Usage(format!("--admin {:?} {error}; write e.g. http://host:9464", self.admin))
         })?;
-        let upstream = Upstream::new(PATIENCE, Duration::ZERO);
-        let ask = Ask { upstream, url, timeout: PATIENCE };
+        let ask = Ask {
+            upstream: Upstream::fresh(),
+            link: Link::plain(url).with_token(token().as_deref()),
+            timeout: PATIENCE,
+        };
         let answer = running::block_on(async {
             Ok(match body {
                 Some(body) => ask.post(path, body.into(), MAX_ANSWER).await,
@@ -69,6 +72,11 @@ impl Router {
         };
         Failure::Failed(anyhow!(text))
     }
+}
+
+/// The token for a router that asks for one (`admin.token_file`).
+pub(crate) fn token() -> Option<String> {
+    std::env::var("HOMING_ADMIN_TOKEN").ok().filter(|token| !token.is_empty())
 }
 
 /// A request id as a part of a path.

@@ -5,7 +5,7 @@
 //! * `why`, `preview`: the commands;
 //! * `table`: what both print.
 
-mod admin;
+pub(crate) mod admin;
 pub(crate) mod preview;
 mod table;
 pub(crate) mod why;

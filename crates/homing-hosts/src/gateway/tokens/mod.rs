@@ -18,7 +18,7 @@ use homing_core::hash::{HashSpace, Prompt};
 use homing_prompt::{ChatBody, PromptError, TEXT_LIMIT};
 use homing_runtime::ask::Ask;
 use homing_runtime::metrics::Asked;
-use homing_runtime::settings::{Model, WorkerUrl};
+use homing_runtime::settings::Model;
 use homing_runtime::upstream::Upstream;
 use homing_wire::engine::parse_tokens;
 use homing_wire::request::{CompletionView, PromptInput};
@@ -215,9 +215,9 @@ async fn answer(
         able.into_iter().find(|worker| pauses.may_ask(worker.id, now, PATIENCE))
     };
     let Some(worker) = found else { return (None, Asked::Paused) };
-    // It was validated; one that isn't a URL can't be asked.
-    let Ok(url) = worker.spec.url.parse::<WorkerUrl>() else { return (None, Asked::Failed) };
-    let ask = Ask { upstream: upstream.clone(), url, timeout: left };
+    // It has departed just now.
+    let Some(link) = gateway.shell.links().of(&worker) else { return (None, Asked::Failed) };
+    let ask = Ask { upstream: upstream.clone(), link, timeout: left };
     let most = question.len() + OF_TEMPLATES;
     let answer = ask.post("/tokenize", question.clone(), most * BYTES_PER_TOKEN).await;
     let fault = match answer {

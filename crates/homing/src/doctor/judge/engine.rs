@@ -49,7 +49,15 @@ fn state(engine: &Engine) -> Option<Finding> {
             "wait until it has loaded its model; if it stays so, see that /health and /v1/models \
                        answer"
         }
-        "unauthorized" => "the engine wants an API key that requests don't carry",
+        "unauthorized" => {
+            "the engine wants an API key: write it into a file and name that in `upstream.api_key_file`, or in the \
+             worker's own `api_key_file`"
+        }
+        "stalled" => {
+            "requests are open there and no byte comes, whatever its /health says: look at the engine's log, and \
+             restart it if it hangs"
+        }
+        "failing" => "its last requests all failed there: the engine's log says why",
         _ => "see the engine's own log, and the router's",
     };
     let here = match &engine.unreachable {
