@@ -142,6 +142,18 @@ test("errors are the SDK's own, and what can't be cured is not tried again", LIM
     assert.ok(nobody instanceof OpenAI.NotFoundError, String(nobody));
   }));
 
+test("a body that is too large is said to be", LIMIT, () =>
+  fleet(async (fleet) => {
+    const pad = "x".repeat(40 << 20);
+    for (let i = 0; i < 5; i++) {
+      const large = await client(fleet)
+        .chat.completions.create({ model: MODEL, messages: [{ role: "user", content: pad }] })
+        .catch((e) => e);
+      assert.equal(large.status, 413, `${large}, ${large.cause?.cause?.code}`);
+    }
+    assert.equal(await fleet.metric("homing_requests_total", 'status="413"'), 5);
+  }));
+
 test("no worker: 503, tried again as often as the SDK was told, when it was told", LIMIT, () =>
   fleet(
     async (fleet) => {

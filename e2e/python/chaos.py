@@ -304,6 +304,19 @@ class Samples:
         return before, after
 
 
+def settled(router, samples):
+    """The descriptors of a router that knows all of its engines' feeds and has nothing to do."""
+    eventually(lambda: all(w["index"] == "events" for w in router.workers()), "every feed is there")
+    seen = [samples.now()[1]]
+
+    def still():
+        seen.append(samples.now()[1])
+        return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+    eventually(still, "the number of descriptors stands still")
+    return seen[-1]
+
+
 def check_quiet(router, engines):
     """Everything is at 0: by the router's gauges, and by the engines' own word."""
     for engine in engines:
@@ -341,7 +354,7 @@ def run(seconds, seed, every=None):
         with Serve(engines, extra=extra, gateway='request_timeout = "20s"\nmax_body = "1MiB"\n') as router:
             clients, samples = Clients(seed, router.port), Samples(router.proc.pid)
             trouble = Trouble(seed, engines, router.admin)
-            _, fds_before = samples.now()
+            fds_before = settled(router, samples)
             began = last = time.monotonic()
 
             def report(rss, fds):

@@ -1,10 +1,13 @@
 //! The client's side of a connection, with what hyper tells nobody: whether all that was written has gone out, and since
-//! when a client takes nothing.
+//! when a client takes nothing. And with what it doesn't do: to hear out a client that was answered before it had said all.
 //!
 //! Hyper flushes its socket when its own buffer is empty, and only then; so a flush is the sign that the
 //! last event of a broken stream is on its way and the connection may be closed behind it. And a body is
 //! not polled while its client takes nothing; so the time that a request may take is watched here, where
 //! writes stand still.
+//!
+//! A socket that is closed with bytes unread resets its connection. The client may find that instead of the
+//! answer that lies before it: Node's does, takes it for a fault of the network, and sends its 40 MiB again.
 
 use super::socket::Socket;
 use parking_lot::Mutex;
@@ -13,8 +16,15 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+/// Who is heard out is so for this long at most.
+const HEAR_OUT: Duration = Duration::from_secs(5);
+/// Bytes that are dropped in one read, and reads in a row before others get their turn.
+const DROPPED: usize = 16 << 10;
+const TURN: usize = 16;
 
 /// What a connection and the answers on it share.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +43,7 @@ struct Inner {
     /// Answers that wait for a flush; more than one where there are several requests at a time.
     waiting: Vec<Waker>,
     until: Option<Instant>,
+    hear_out: bool,
 }
 
 /// Wakers of answers that were dropped while they waited are let go of from so many on.
@@ -60,6 +71,12 @@ impl Pace {
     /// Whether a request has come.
     pub(super) fn has_begun(&self) -> bool {
         self.0.inner.lock().until.is_some()
+    }
+
+    /// The answer goes out before the request was read: what of it still comes is dropped before the
+    /// connection is closed.
+    pub(super) fn hear_out(&self) {
+        self.0.inner.lock().hear_out = true;
     }
 
     /// How often all that was written had gone out.
@@ -101,11 +118,13 @@ pub(super) struct Paced {
     patience: Option<Pin<Box<Sleep>>>,
     /// What was read to know what the client speaks, and not yet read again.
     ahead: Vec<u8>,
+    /// Runs while the client is heard out.
+    hearing: Option<Pin<Box<Sleep>>>,
 }
 
 impl Paced {
     pub(super) fn new(socket: Arc<Socket>, pace: Pace) -> Self {
-        Self { socket, pace, patience: None, ahead: Vec::new() }
+        Self { socket, pace, patience: None, ahead: Vec::new(), hearing: None }
     }
 
     /// Whether the client begins as one that speaks HTTP/2. What was read for it is read again.
@@ -149,6 +168,26 @@ impl Paced {
             ready!(patience.as_mut().poll(cx));
         }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Paced {
+    /// Drops what comes until the client has ended, too, or its time is over.
+    fn poll_heard_out(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let hearing = self.hearing.get_or_insert_with(|| Box::pin(sleep(HEAR_OUT)));
+        if hearing.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut dropped = [0; DROPPED];
+        for _ in 0..TURN {
+            let mut room = ReadBuf::new(&mut dropped);
+            let read = ready!(self.socket.poll_read(cx, &mut room));
+            if read.is_err() || room.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -197,7 +236,13 @@ impl AsyncWrite for Paced {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.socket.shut_down())
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.hearing.is_none() {
+            self.socket.shut_down()?;
+            if !self.pace.0.inner.lock().hear_out {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        self.poll_heard_out(cx).map(Ok)
     }
 }

@@ -73,7 +73,13 @@ pub(super) async fn handle(
             };
             response.map(|()| ReplyBody::Relay(Box::new(relay)))
         }
-        Err(error) => reply::error(record, *error),
+        Err(error) => {
+            let response = reply::error(record, *error);
+            if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+                pace.hear_out();
+            }
+            response
+        }
     }
 }
 
