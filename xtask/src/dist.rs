@@ -26,6 +26,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What of the checkout goes where: into the Debian package, and into the archive. A folder brings its files.
 const FILES: [(&str, &str, &str); 9] = [
     ("dist/systemd/homing.service", "usr/lib/systemd/system/homing.service", "homing.service"),
+    ("dist/systemd/homing.socket", "usr/lib/systemd/system/homing.socket", "homing.socket"),
     ("dist/homing.toml", "etc/homing/homing.toml", "homing.toml"),
     ("dist/grafana", "usr/share/homing/grafana", "grafana"),
     ("dist/prometheus", "usr/share/homing/prometheus", "prometheus"),

@@ -105,6 +105,8 @@ pub struct Extras {
     pub reread: Option<Reread>,
     /// Where its spans go.
     pub traces: Option<TraceSettings>,
+    /// A socket that is listened on already, in the place of `gateway.listen`.
+    pub listener: Option<std::net::TcpListener>,
 }
 
 impl std::fmt::Debug for Extras {
@@ -152,7 +154,7 @@ impl Server {
 
     async fn start_parts(
         settings: Settings,
-        Extras { reread, traces }: Extras,
+        Extras { reread, traces, listener }: Extras,
         life: Lifecycle,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
@@ -211,7 +213,7 @@ impl Server {
             &entropy,
         );
         let gateway = Arc::new(gateway.map_err(StartError::ApiKeys)?);
-        let listening = Listening::start(gateway.clone(), tls, &life, cores)
+        let listening = Listening::start(gateway.clone(), tls, listener, &life, cores)
             .map_err(failed("gateway.listen", &settings.gateway.listen))?;
 
         if let Some((keeper, restored)) = &keeper {

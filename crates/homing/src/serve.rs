@@ -43,10 +43,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let traces = TraceSettings::of(|name| std::env::var(name).ok())
         .map_err(|error| Failure::Usage(error.to_string()))?;
+    let listener = handed_over()?;
     running::block_on(async {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
-        let extras = Extras { reread: Some(args.flags.again()), traces };
+        let extras = Extras { reread: Some(args.flags.again()), traces, listener };
         let server = Server::start_with(settings, extras).await.map_err(|error| match error {
             StartError::Tls(_)
             | StartError::Upstream(_)
@@ -95,4 +96,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// The socket that systemd listens on for us (`homing.socket`), if it does.
+fn handed_over() -> Result<Option<std::net::TcpListener>, Failure> {
+    let mut sockets = listenfd::ListenFd::from_env();
+    let wrong = |error| {
+        Failure::Usage(format!(
+            "LISTEN_FDS: the socket that was handed over is none of TCP: {error}"
+        ))
+    };
+    match sockets.len() {
+        0 => Ok(None),
+        1 => sockets.take_tcp_listener(0).map_err(wrong),
+        n => Err(Failure::Usage(format!(
+            "LISTEN_FDS: {n} sockets were handed over, and one is wanted"
+        ))),
+    }
 }

@@ -4,7 +4,7 @@
 
 use super::Gateway;
 use super::connection::Connections;
-use super::socket::{Bound, Listener, SocketFile, bind};
+use super::socket::{self, Bound, Listener, SocketFile, bind};
 use super::tls::ServerTls;
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::settings::Listen;
@@ -32,17 +32,22 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Listens, with `threads` threads, until `life` stops. With `tls` by TLS alone.
+    /// Listens, with `threads` threads, until `life` stops. With `tls` by TLS alone; on the socket that was `handed`
+    /// over, where one was.
     ///
     /// # Errors
     /// When the address can't be bound, or the system gives no threads.
     pub fn start(
         gateway: Arc<Gateway>,
         tls: Option<Arc<ServerTls>>,
+        handed: Option<std::net::TcpListener>,
         life: &Lifecycle,
         threads: usize,
     ) -> io::Result<Self> {
-        let Bound { at, listeners, file } = bind(&gateway.settings().gateway.listen, threads)?;
+        let Bound { at, listeners, file } = match handed {
+            Some(listener) => socket::handed(listener, threads)?,
+            None => bind(&gateway.settings().gateway.listen, threads)?,
+        };
         let mut ends = Vec::new();
         for (i, socket) in listeners.into_iter().enumerate() {
             let (gateway, tls, life) = (gateway.clone(), tls.clone(), life.clone());

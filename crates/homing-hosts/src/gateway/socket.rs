@@ -36,6 +36,20 @@ pub(super) struct Bound {
     pub(super) file: Option<SocketFile>,
 }
 
+/// A socket that somebody holds for us, already bound: all threads accept from it, and who connects while nobody does
+/// waits in the kernel's queue.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn handed(listener: std::net::TcpListener, threads: usize) -> io::Result<Bound> {
+    let at = Listen::Tcp(listener.local_addr()?);
+    let socket = socket2::Socket::from(listener);
+    socket.set_nonblocking(true)?;
+    let others: io::Result<Vec<_>> = (1..threads.max(1)).map(|_| socket.try_clone()).collect();
+    let listeners = others?.into_iter().chain([socket]).collect();
+    Ok(Bound { at, listeners, file: None })
+}
+
 /// Binds for so many threads: a TCP port shares its connections out among as many sockets, a socket in the file system
 /// is one that all accept from.
 ///

@@ -108,7 +108,7 @@ impl World {
         Self {
             server: Server::start_with(
                 settings,
-                Extras { reread: Some(Box::new(read)), traces: None },
+                Extras { reread: Some(Box::new(read)), ..Extras::default() },
             )
             .await
             .unwrap(),
