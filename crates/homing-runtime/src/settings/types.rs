@@ -10,6 +10,7 @@ use super::{Effective, WorkerUrl};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Declares an enumeration together with the words that stand for it in the file.
@@ -429,5 +430,5 @@ pub struct Worker {
     /// Labels, for requests that require some. Default none.
     pub labels: BTreeMap<String, String>,
     /// How it is reached: its own words, and `[upstream]` where it has none.
-    pub upstream: Upstream,
+    pub upstream: Arc<Upstream>,
 }
