@@ -115,7 +115,7 @@ impl Engine {
             kv_events,
             kv_replay,
             labels: Default::default(),
-            upstream: Settings::load(crate::settings::Sources::default()).unwrap().upstream,
+            upstream: Settings::load(crate::settings::Sources::default()).unwrap().upstream.into(),
         }
     }
 }

@@ -95,7 +95,7 @@ async fn world(extra: &str) -> World {
         kv_events: None,
         kv_replay: None,
         labels: Default::default(),
-        upstream: settings.upstream.clone(),
+        upstream: settings.upstream.clone().into(),
     };
     let (link, timeout) = (Link::of(&worker).unwrap(), settings.health.timeout);
     let verify = Verify::new(&shell, &Ask { upstream, link, timeout }, questions, &worker);

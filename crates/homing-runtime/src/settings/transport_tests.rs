@@ -19,7 +19,7 @@ fn f67_a_workers_own_words_beat_those_for_all() {
          tcp_user_timeout = \"6s\"\n",
     );
     let [a, b] = [&settings.workers[0].upstream, &settings.workers[1].upstream];
-    assert_eq!(*a, settings.upstream);
+    assert_eq!(**a, settings.upstream);
     assert_eq!((&a.api_key_file, &a.ca_file), (&path("/k"), &path("/ca")));
     assert_eq!(a.tcp_user_timeout, Duration::from_secs(9));
     assert_eq!((&b.api_key_file, &b.ca_file), (&path("/own"), &path("/ca")));

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Declares an enumeration together with the words that stand for it in the file.
@@ -508,5 +509,5 @@ pub struct Worker {
     /// Labels, for requests that require some. Default none.
     pub labels: BTreeMap<String, String>,
     /// How it is reached: its own words, and `[upstream]` where it has none.
-    pub upstream: Upstream,
+    pub upstream: Arc<Upstream>,
 }

@@ -66,7 +66,7 @@ pub(super) fn workers(
         let mend = "write where the engine replays, e.g. \"tcp://10.0.0.1:5558\"";
         let kv_replay = endpoint(group, "workers.kv_replay", false, mend, problems)?;
         let labels = group.read("workers.labels")?;
-        let upstream = transport::of_worker(group, common, problems)?;
+        let upstream = transport::of_worker(group, common, problems)?.into();
         let Some(url) = url(group, problems)? else { continue };
         let Some(id) = id(group, &url, problems)? else { continue };
         if let Some(first) = seen.insert(id.clone(), &group.name) {
