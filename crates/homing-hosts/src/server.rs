@@ -8,7 +8,7 @@ use homing_core::time::Time;
 use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
 use homing_runtime::fleet::registered::Registered;
-use homing_runtime::fleet::{Fleet, discovery, dns};
+use homing_runtime::fleet::{Fleet, discovery, dns, file};
 use homing_runtime::ingest::{FeedBook, Ingest};
 use homing_runtime::keep::{Keeper, Keyed, Restored, TakenError};
 use homing_runtime::keys::KeysError;
@@ -258,6 +258,14 @@ impl Server {
         life.spawn(async move {
             over.run_until_cancelled(watch).await;
         });
+        if let Some(path) = settings.workers_file.clone() {
+            let (changes, look) = file::follow(path);
+            let finished = life.finished().clone();
+            life.spawn(async move {
+                finished.run_until_cancelled(look).await;
+            });
+            life.spawn(fleet.clone().follow(changes));
+        }
         let keep_time = shell.clone().keep_time();
         let finished = life.finished().clone();
         life.spawn(async move {

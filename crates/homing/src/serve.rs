@@ -24,9 +24,9 @@ pub(crate) struct Args {
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.flags.settings()?;
-    if settings.workers.is_empty() {
-        let text =
-            "there are no workers: give --worker URL, or [[workers]] in the file of --config";
+    if settings.workers.is_empty() && settings.workers_file.is_none() {
+        let text = "there are no workers: give --worker URL, or [[workers]] in the file of --config, or \
+             discovery.backend = \"file\"";
         return Err(Failure::Usage(text.to_owned()));
     }
     let logging = logging::start(settings.log.format, "info");

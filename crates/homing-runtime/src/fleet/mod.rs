@@ -1,6 +1,6 @@
 //! The workers as tasks: each is probed for as long as it is registered, and asked what it serves.
 //!
-//! * [`discovery`]: the port through which workers come and go; [`dns`]: those behind a name;
+//! * [`discovery`]: the port through which workers come and go; [`dns`]: those behind a name; [`file`]: those of a file;
 //! * `tend`: one worker's task;
 //! * [`sources`]: where its events are;
 //! * `poll`: asking for them, where they are not published;
@@ -10,6 +10,7 @@
 
 pub mod discovery;
 pub mod dns;
+pub mod file;
 mod poll;
 pub mod ranks;
 pub mod registered;

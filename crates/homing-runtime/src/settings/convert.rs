@@ -4,9 +4,9 @@ use super::problem::{Fault, Problem, Problems};
 use super::raw::{Group, POLICY, Raw, is_settable};
 use super::transport::{self, Listen};
 use super::types::{
-    Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Log, LogFormat, OnDown,
-    OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, ResponseHeaders, Retry,
-    Routing, Settings, Soft, Steering, Subagents, Verify,
+    Admin, Affinity, AffinityMode, Discovery, Gateway, Health, Index, IndexSource, Log, LogFormat,
+    OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, ResponseHeaders,
+    Retry, Routing, Settings, Soft, Steering, Subagents, Verify,
 };
 use super::value::Value;
 use super::{Effective, KEYS, Origin, Policies, Status, tenant, worker};
@@ -63,6 +63,7 @@ from_value! {
     LogFormat: Value::Word(word) => Self::from_word(word),
     Verify: Value::Word(word) => Self::from_word(word),
     Steering: Value::Word(word) => Self::from_word(word),
+    Discovery: Value::Word(word) => Self::from_word(word),
     ResponseHeaders: Value::Word(word) => Self::from_word(word),
 }
 
@@ -153,6 +154,7 @@ pub(super) fn convert(
         limits: tenant::limits(top)?,
         tenants: tenant::tenants(&raw.tenants, top, problems)?,
         models: worker::models(&raw.models, problems)?,
+        workers_file: workers_file(top, problems)?,
         workers: worker::workers(&raw.workers, &upstream, problems)?,
         upstream,
         effective: effective(raw),
@@ -179,6 +181,36 @@ fn gateway(top: &Group, problems: &mut Problems) -> Result<Gateway, Problem> {
         shutdown_delay: top.read("gateway.shutdown_delay")?,
         shutdown_grace: top.read("gateway.shutdown_grace")?,
     })
+}
+
+/// `[discovery]`.
+fn workers_file(top: &Group, problems: &mut Problems) -> Result<Option<PathBuf>, Problem> {
+    const PATH: &str = "discovery.path";
+    let path: Option<PathBuf> = top.read(PATH)?;
+    let backend: Discovery = top.read("discovery.backend")?;
+    match (backend, &path) {
+        (Discovery::File, None) if !top.is_unreadable(PATH) => {
+            let what =
+                "`discovery.backend` is \"file\", and `discovery.path` is not set".to_owned();
+            problems.push(conflict(
+                top,
+                "discovery.backend",
+                what,
+                "name the file in discovery.path",
+            ));
+        }
+        (Discovery::Static, Some(_)) => {
+            let what = "`discovery.path` is set, and `discovery.backend` is \"static\"".to_owned();
+            problems.push(conflict(
+                top,
+                PATH,
+                what,
+                "write discovery.backend = \"file\", or remove it",
+            ));
+        }
+        _ => {}
+    }
+    Ok(path)
 }
 
 /// The listeners' reach: what is off loopback is reachable by everybody.

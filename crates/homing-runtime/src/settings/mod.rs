@@ -49,8 +49,8 @@ pub use table::{KEYS, SECTIONS};
 pub use tenant::is_name as is_tenant_name;
 pub use transport::{GatewayTls, Listen, Upstream};
 pub use types::{
-    Admin, Affinity, AffinityMode, Gateway, Health, Index, IndexSource, Limits, Log, LogFormat,
-    Model, OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs,
+    Admin, Affinity, AffinityMode, Discovery, Gateway, Health, Index, IndexSource, Limits, Log,
+    LogFormat, Model, OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs,
     ResponseHeaders, Retry, Routing, Settings, Soft, Steering, Subagents, Tenant, Tokenizer,
     Verify, Worker,
 };

@@ -7,8 +7,8 @@
 use super::keys::{Key, Kind, Section, Shape, Status, Step};
 use super::raw::WORKERS_MAX;
 use super::types::{
-    AffinityMode, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload, Policy, RejectAs,
-    ResponseHeaders, Soft, Steering, Subagents, Verify,
+    AffinityMode, Discovery, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload, Policy,
+    RejectAs, ResponseHeaders, Soft, Steering, Subagents, Verify,
 };
 use std::time::Duration;
 
@@ -338,10 +338,12 @@ pub const KEYS: &[Key] = &[
         "Whether requests go on without the store."),
 
     built("discovery.backend",
-        words(&["static"], &[("file", Step::Replicas), ("etcd", Step::Replicas),
+        words(Discovery::WORDS, &[("etcd", Step::Replicas),
             ("kubernetes", Step::Replicas)]),
-        "static", "Where workers come from: here, from `[[workers]]`."),
-    later("discovery.path", PATH, "", Step::Replicas, "The file, for `file`."),
+        "static", "Where workers come from besides `[[workers]]` and `POST /admin/workers`: nowhere, or a file."),
+    built("discovery.path", PATH, "",
+        "The file, for `file`: TOML or JSON with the keys of `[[workers]]`. It is looked at every second; a bad one keeps \
+         what the last good one said."),
     later("discovery.urls", LIST, "", Step::Replicas, "Where etcd is."),
     later("discovery.user", NAME, "", Step::Replicas, "Its user."),
     later("discovery.password_file", PATH, "", Step::Replicas, "A file with the password."),

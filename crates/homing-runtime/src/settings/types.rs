@@ -216,6 +216,16 @@ words! {
     }
 }
 
+words! {
+    /// Where workers come from besides the configuration.
+    Discovery {
+        /// From nowhere.
+        Static = "static",
+        /// A file of their own.
+        File = "file",
+    }
+}
+
 /// All settings, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -247,6 +257,8 @@ pub struct Settings {
     pub tenants: Vec<Tenant>,
     /// What the fleet doesn't say of its models by itself; names are unique.
     pub models: Vec<Model>,
+    /// The file of workers, where there is one.
+    pub workers_file: Option<PathBuf>,
     /// The workers of static discovery; ids are unique.
     pub workers: Vec<Worker>,
     pub(super) effective: Vec<Effective>,

@@ -50,6 +50,8 @@ pub use model::PromptCodec;
 #[path = "apis_tests.rs"]
 mod apis_tests;
 #[cfg(test)]
+mod faults_tests;
+#[cfg(test)]
 #[path = "feeds_tests.rs"]
 mod feeds_tests;
 #[cfg(test)]
