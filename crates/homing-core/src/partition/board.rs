@@ -53,7 +53,9 @@ impl Field {
     }
 
     fn clear(&mut self) {
-        (self.all.clear(), self.ids.clear(), self.fits.clear());
+        self.all.clear();
+        self.ids.clear();
+        self.fits.clear();
     }
 
     /// Something speaks against a target.
@@ -159,7 +161,8 @@ impl Board {
     ) {
         self.whole.clear();
         self.part.clear();
-        (self.holders.clear(), self.strangers.clear());
+        self.holders.clear();
+        self.strangers.clear();
         (self.common, self.pool, self.doubted) = (common, pool, false);
         for (c, known) in targets {
             if !known {

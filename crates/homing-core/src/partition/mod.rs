@@ -549,12 +549,6 @@ impl Partition {
         merged
     }
 
-    /// The sessions, if sessions are kept at all.
-    #[must_use]
-    pub fn table(&self) -> Option<&Table> {
-        self.table.as_ref()
-    }
-
     /// The sessions, to remove one.
     pub fn table_mut(&mut self) -> Option<&mut Table> {
         self.table.as_mut()

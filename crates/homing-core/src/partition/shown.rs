@@ -60,6 +60,12 @@ impl Partition {
         }
     }
 
+    /// The sessions, if sessions are kept at all.
+    #[must_use]
+    pub fn table(&self) -> Option<&Table> {
+        self.table.as_ref()
+    }
+
     /// What it counts.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -49,7 +49,8 @@ pub struct Costs {
 impl Costs {
     /// Nothing is said. `whole`: the record is to show each of them.
     pub(crate) fn clear(&mut self, whole: bool) {
-        (self.costs.clear(), self.weights.clear());
+        self.costs.clear();
+        self.weights.clear();
         self.whole = whole;
     }
 
