@@ -188,3 +188,23 @@ def test_a_hung_and_a_failing_engine_are_left_alone():
         assert time.monotonic() - before < 60
         for conn in conns:
             conn.close()
+
+
+def test_a_side_car_registers_an_engine_and_takes_it_back():
+    with Mock() as first, Mock() as second, Serve([first]) as router:
+        car = subprocess.Popen([BIN, "register", "--worker", second.url, "--router", f"http://127.0.0.1:{router.admin}",
+                                "--id", "side", "--label", "zone=a", "--interval", "500ms"], env=environment(),
+                               stderr=subprocess.DEVNULL)
+        try:
+            def ready():
+                return [w for w in router.workers() if w["id"] == "side" and w["state"] == "ready"]
+            eventually(ready, "it is registered")
+            assert ready()[0]["labels"] == {"zone": "a"}
+            time.sleep(4)
+            assert ready(), "and stays so"
+            car.terminate()
+            assert car.wait(30) == 0
+            eventually(lambda: not any(w["id"] == "side" for w in router.workers()), "it is taken back")
+        finally:
+            car.kill()
+            car.wait()

@@ -24,7 +24,7 @@ pub(crate) struct Args {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What of the checkout goes where: into the Debian package, and into the archive. A folder brings its files.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("dist/systemd/homing.service", "usr/lib/systemd/system/homing.service", "homing.service"),
     ("dist/systemd/homing.socket", "usr/lib/systemd/system/homing.socket", "homing.socket"),
     ("dist/homing.toml", "etc/homing/homing.toml", "homing.toml"),

@@ -52,6 +52,15 @@ impl Ask {
         answer.map_err(|(failure, _)| failure)
     }
 
+    /// The status of a DELETE of what is at `path`.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn delete(&self, path: &str) -> Result<u16, Failure> {
+        let answer = self.send(http::Method::DELETE, path, Bytes::new(), MAX_ANSWER).await;
+        answer.map(|(status, _)| status).map_err(|(failure, _)| failure)
+    }
+
     /// The status of what is at `path`.
     ///
     /// # Errors

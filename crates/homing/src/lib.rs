@@ -11,6 +11,7 @@ mod explain;
 mod logging;
 mod mock;
 mod progress;
+mod register;
 mod replay;
 mod running;
 mod serve;
@@ -57,6 +58,8 @@ enum Command {
     Preview(explain::preview::Args),
     /// The decision record of a request: who could have served it, what each would have cost, what really happened
     Why(explain::why::Args),
+    /// Keep one engine registered at routers for as long as it is well: a side-car
+    Register(register::Args),
     /// Validate a configuration and print it with its defaults and where each value came from
     Check(check::Args),
 }
@@ -105,6 +108,7 @@ pub fn main_with(policies: Policies) -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Preview(args) => explain::preview::run(&args),
         Command::Why(args) => explain::why::run(&args),
+        Command::Register(args) => register::run(&args),
         Command::Check(args) => check::run(&args),
     };
     match result {

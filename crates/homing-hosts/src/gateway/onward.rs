@@ -14,7 +14,6 @@ use homing_core::affinity::Outcome;
 use homing_core::ask::Ask;
 use homing_core::ids::{DpRank, WorkerId};
 use homing_runtime::guard::Live;
-use homing_runtime::settings::Settings;
 use homing_runtime::upstream::Upstream;
 use homing_wire::errors::ApiShape;
 use homing_wire::request::Resume;
@@ -59,7 +58,6 @@ impl fmt::Debug for Onward {
 #[derive(Clone)]
 pub(super) struct Again {
     pub(super) gateway: Arc<Gateway>,
-    pub(super) settings: Arc<Settings>,
     pub(super) upstream: Upstream,
     pub(super) method: http::Method,
     pub(super) uri: http::Uri,
@@ -154,18 +152,7 @@ impl Onward {
 
 impl Again {
     async fn go(self, body: Bytes) -> Option<Rest> {
-        let Self {
-            gateway,
-            settings,
-            upstream,
-            method,
-            uri,
-            mut headers,
-            ask,
-            api,
-            endpoint,
-            until,
-        } = self;
+        let Self { gateway, upstream, method, uri, mut headers, ask, api, endpoint, until } = self;
         headers.remove(CONTENT_LENGTH);
         headers.remove(TRAILER);
         let mut record = Record::unrecorded(&gateway, &headers, endpoint, api);
@@ -175,7 +162,6 @@ impl Again {
         let body = forward::body(&parts, body, None, &mut headers);
         let mut sending = Sending {
             gateway: &gateway,
-            settings,
             upstream: &upstream,
             parts: &parts,
             headers: &headers,

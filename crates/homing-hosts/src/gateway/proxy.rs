@@ -146,7 +146,6 @@ async fn answer(
     record.onward = said.map(|said| {
         let again = Again {
             gateway: gateway.clone(),
-            settings: settings.clone(),
             upstream: upstream.clone(),
             method: parts.method.clone(),
             uri: parts.uri.clone(),
@@ -160,9 +159,8 @@ async fn answer(
     });
     let (parts, headers, streams) = (&parts, &headers, wish.streams);
     let (api, place) = (endpoint.api(), Some(place));
-    let settings = settings.clone();
     let mut to_send =
-        Sending { gateway, settings, upstream, parts, headers, body, place, streams, api, until };
+        Sending { gateway, upstream, parts, headers, body, place, streams, api, until };
     to_send.place(ask, record).await
 }
 
@@ -291,7 +289,6 @@ fn with_usage(settings: &Settings, wish: Wish, body: Bytes, headers: &mut Header
 /// A request that is ready to go out, to whichever worker.
 pub(super) struct Sending<'a> {
     pub(super) gateway: &'a Arc<Gateway>,
-    pub(super) settings: Arc<Settings>,
     pub(super) upstream: &'a Upstream,
     pub(super) parts: &'a Parts,
     pub(super) headers: &'a HeaderMap,

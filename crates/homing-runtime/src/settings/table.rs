@@ -69,17 +69,6 @@ const fn later(
     Key { path, kind, default, status: Status::Only { value: default, step }, doc }
 }
 
-/// Planned; not even the documented default says what this build does.
-const fn refused(
-    path: &'static str,
-    kind: Kind,
-    default: &'static str,
-    (step, today): (Step, &'static str),
-    doc: &'static str,
-) -> Key {
-    Key { path, kind, default, status: Status::Refused { step, today }, doc }
-}
-
 const fn one(name: &'static str, doc: &'static str) -> Section {
     Section { name, shape: Shape::One, doc }
 }

@@ -80,7 +80,7 @@ pub(crate) fn token() -> Option<String> {
 }
 
 /// A request id as a part of a path.
-pub(super) fn encoded(id: &str) -> String {
+pub(crate) fn encoded(id: &str) -> String {
     let mut path = String::with_capacity(id.len());
     for byte in id.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
