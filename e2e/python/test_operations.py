@@ -179,8 +179,9 @@ def test_a_hung_and_a_failing_engine_are_left_alone():
         for _ in range(9):
             stream()
         eventually(lambda: states()[hung.url] == "stalled", "no byte comes of it")
-        for _ in range(20):
-            ask(router.port)
+        name = next(w["id"] for w in router.workers() if w["url"] == bad.url)
+        statuses = [ask(router.port, {"x-homing-worker": name})[0] for _ in range(6)]
+        assert 500 in statuses and statuses[-1] == 503, "its own answers pass, until it is failing"
         assert states()[bad.url] == "failing", states()
         before = time.monotonic()
         answered = sum(ask(router.port)[0] == 200 for _ in range(20))

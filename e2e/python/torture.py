@@ -317,7 +317,7 @@ def each(jobs, run):
 
 
 # No failure of a request may take a worker away from the next one: those here are made for failing.
-EXTRA = ('[index]\nsource = "off"\n[retry]\nattempts = {attempts}\n'
+EXTRA = ('[index]\nsource = "off"\n[retry]\nattempts = {attempts}\nbudget = 1.0\n'
          '[health]\ninterval = "200ms"\nfailures = 100\n')
 
 

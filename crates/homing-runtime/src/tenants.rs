@@ -164,7 +164,8 @@ impl Tenants {
         rates.seen = now;
         if let Some(most) = limits.requests_per_minute {
             rates.requests.fill(most, now);
-            if rates.requests.left < 1.0 {
+            // What is missing by rounding is there.
+            if rates.requests.left < 1.0 - 1e-9 {
                 let after = rates.requests.wait(most, 1.0);
                 return Err(Limited { limit: Limit::Requests, after });
             }

@@ -246,7 +246,7 @@ async fn f39_before_a_worker_has_told_what_it_serves_a_model_is_503_starting() {
 async fn what_is_not_served_is_said_so() {
     let worker = Worker::start("w", |_| ok()).await;
     let world = World::start(&[], &[&worker]).await;
-    for path in ["/nothing", "/v1", "/v1/chat/completions/", "/v1/embeddings", "/metrics", "//"] {
+    for path in ["/nothing", "/v1", "/v1/chat/completions/", "/v1/rerank", "/metrics", "//"] {
         assert_final(&world.ask(&get(path)).await, 404, "not_found");
         assert_final(&world.ask(&post(path, &[], b"{}")).await, 404, "not_found");
     }

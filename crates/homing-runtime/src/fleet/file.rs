@@ -49,12 +49,7 @@ pub fn read(path: &Path) -> Result<Vec<Worker>, FileError> {
         return Err(bad("it is larger than 4 MiB".to_owned()));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    let text = match text.trim_start().as_bytes().first() {
-        Some(b'{') => from_json(&text).map_err(bad)?,
-        // A list of tables in TOML begins so, too; but no JSON list of objects does.
-        Some(b'[') if !text.trim_start().starts_with("[[") => from_json(&text).map_err(bad)?,
-        _ => text,
-    };
+    let text = if is_json(&text) { from_json(&text).map_err(bad)? } else { text };
     let table: toml::Table = text.parse().map_err(|e: toml::de::Error| bad(e.to_string()))?;
     if let Some(other) = table.keys().find(|key| *key != "workers") {
         return Err(bad(format!("it has `{other}`, and only [[workers]] belong here")));
@@ -68,6 +63,16 @@ pub fn read(path: &Path) -> Result<Vec<Worker>, FileError> {
         )));
     }
     Ok(settings.workers)
+}
+
+/// An object, or a list of them: no TOML begins so.
+fn is_json(text: &str) -> bool {
+    let mut signs = text.chars().filter(|c| !c.is_whitespace());
+    match signs.next() {
+        Some('{') => true,
+        Some('[') => matches!(signs.next(), Some('{' | ']')),
+        _ => false,
+    }
 }
 
 /// `{"workers": [..]}` or the list alone, as TOML.

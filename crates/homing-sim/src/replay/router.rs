@@ -7,7 +7,7 @@ use homing_core::fleet::{Cache, CacheSource, FleetChange, Probe, Route, ServedNa
 use homing_core::hash::{HashSpace, Prompt, TEXT_BLOCK};
 use homing_core::ids::{DpRank, SessionKey, WorkerId};
 use homing_core::index::event::KvEvent;
-use homing_core::settings::CoreSettings;
+use homing_core::settings::{CoreSettings, VitalSettings};
 use homing_core::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,9 @@ impl Router {
     /// One that knows the workers, and that they are up.
     pub(super) fn new(config: &Config, seed: u64, now: Time) -> Result<Self, ReplayError> {
         // Nobody asks for records of decisions here, and they take time.
-        let settings = CoreSettings { records: false, ..config.core.clone() };
+        // And of engines in closed form tokens are told of in strides: a silence there is no stall.
+        let vitals = VitalSettings { stalls: false, ..config.core.vitals };
+        let settings = CoreSettings { records: false, vitals, ..config.core.clone() };
         let core = match config.baseline {
             None => SelectionCore::new(settings, seed),
             Some(it) => SelectionCore::with_policy(settings, seed, move || it.policy()),

@@ -96,12 +96,15 @@ pub(super) async fn serve(
                 }
             },
         };
-        let (app, stop) = (app.clone(), stop.clone());
+        // Who drains in green goes on as if nothing had been said.
+        let stop = if app.faults.green_drain { CancellationToken::new() } else { stop.clone() };
+        let app = app.clone();
         connections.spawn(async move {
             connection(app, stream, stop).await;
             drop(slot);
         });
     }
+    drop(listener);
     let ended = async { while connections.join_next().await.is_some() {} };
     // Whoever is still here after the grace is cut off, when `connections` is dropped.
     let _ = tokio::time::timeout(grace, ended).await;
