@@ -1,6 +1,6 @@
 //! The router as a whole: every part of it started in order, and stopped in order.
 
-use crate::gateway::{Gateway, Listening, ServerTls, TlsError};
+use crate::gateway::{Beside, Gateway, Listening, ServerTls, TlsError};
 use crate::reload::{Parts, Reloader, Reread};
 use crate::{admin, questions};
 use arc_swap::ArcSwap;
@@ -202,16 +202,8 @@ impl Server {
         let questions = questions::of(&settings, &prompts);
         let (recorded, alive) = (recorder.clone(), life.clone());
         let traces = traces.map(|settings| trace(&settings, &life)).transpose()?;
-        let gateway = Gateway::new(
-            shell.clone(),
-            settings.clone(),
-            &prompts,
-            pool,
-            alive,
-            recorded,
-            traces,
-            &entropy,
-        );
+        let beside = Beside { pool, life: alive, recorder: recorded, traces };
+        let gateway = Gateway::new(shell.clone(), settings.clone(), &prompts, beside, &entropy);
         let gateway = Arc::new(gateway.map_err(StartError::ApiKeys)?);
         let listening = Listening::start(gateway.clone(), tls, listener, &life, cores)
             .map_err(failed("gateway.listen", &settings.gateway.listen))?;
@@ -274,13 +266,15 @@ impl Server {
         // Not tracked: it outlives the drain, which it reports, and ends with the runtime.
         let admin_server = admin::serve(
             admin_listener,
-            shell.clone(),
-            fleet,
-            gateway,
-            life.clone(),
-            tokens,
-            reloader.clone(),
-            registered,
+            admin::Admin {
+                shell: shell.clone(),
+                fleet,
+                gateway,
+                life: life.clone(),
+                tokens,
+                reloader: reloader.clone(),
+                registered,
+            },
         );
         tokio::spawn(admin_server);
         let keeper = keeper.map(|(keeper, _)| keeper);

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::settings::{self, AffinityMode, Policy, Settings, Verify};
@@ -40,6 +40,9 @@ pub struct Shell {
     sleepers: Mutex<HashMap<TicketId, Sleeper>>,
     /// Cancelled when a worker's port has refused: what it has begun it may not end.
     lives: Mutex<HashMap<WorkerId, CancellationToken>>,
+    /// Calls those who know what workers serve to ask them anew; and when they were called last.
+    refresh: Notify,
+    refreshed: Mutex<Option<Instant>>,
     /// Their parent: cancelled when every answer is to end.
     cutting: CancellationToken,
     /// Whether predictions are held against what engines say (`index.verify`).
@@ -85,6 +88,8 @@ impl Shell {
             links: Links::default(),
             sleepers: Mutex::default(),
             lives: Mutex::default(),
+            refresh: Notify::new(),
+            refreshed: Mutex::default(),
             cutting: CancellationToken::new(),
             verifies: settings.index.verify != Verify::Off,
             was_ready: AtomicBool::new(false),
@@ -215,6 +220,23 @@ impl Shell {
     pub fn life_of(&self, worker: WorkerId) -> CancellationToken {
         let new = || self.cutting.child_token();
         self.lives.lock().entry(worker).or_insert_with(new).clone()
+    }
+
+    /// Has all workers asked anew what they serve, unless they were so lately. True if they are.
+    pub fn refresh_models(&self) -> bool {
+        const LATELY: Duration = Duration::from_secs(10);
+        let mut last = self.refreshed.lock();
+        let again = last.is_none_or(|at| at.elapsed() >= LATELY);
+        if again {
+            *last = Some(Instant::now());
+            self.refresh.notify_waiters();
+        }
+        again
+    }
+
+    /// Waits until that is wanted.
+    pub(crate) async fn models_are_wanted(&self) {
+        self.refresh.notified().await;
     }
 
     /// Cancelled, and every life with it, when the router's own time is over.

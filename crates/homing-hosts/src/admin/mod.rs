@@ -45,29 +45,20 @@ use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+/// What it shows and changes.
 #[derive(Clone)]
-struct Admin {
-    shell: Arc<Shell>,
-    fleet: Arc<Fleet>,
-    gateway: Arc<Gateway>,
-    life: Lifecycle,
-    tokens: Arc<ArcSwap<Tokens>>,
-    reloader: Arc<Reloader>,
-    registered: Arc<Registered>,
+pub(crate) struct Admin {
+    pub(crate) shell: Arc<Shell>,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) life: Lifecycle,
+    pub(crate) tokens: Arc<ArcSwap<Tokens>>,
+    pub(crate) reloader: Arc<Reloader>,
+    pub(crate) registered: Arc<Registered>,
 }
 
 /// Serves until the runtime ends.
-pub async fn serve(
-    listener: tokio::net::TcpListener,
-    shell: Arc<Shell>,
-    fleet: Arc<Fleet>,
-    gateway: Arc<Gateway>,
-    life: Lifecycle,
-    tokens: Arc<ArcSwap<Tokens>>,
-    reloader: Arc<Reloader>,
-    registered: Arc<Registered>,
-) {
-    let admin = Admin { shell, fleet, gateway, life, tokens, reloader, registered };
+pub(crate) async fn serve(listener: tokio::net::TcpListener, admin: Admin) {
     let app = Router::new()
         .route("/health", get(async || "ok"))
         .route("/ready", get(ready))

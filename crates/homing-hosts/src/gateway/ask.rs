@@ -11,6 +11,7 @@ use super::{Gateway, infer, prompt};
 use bytes::Bytes;
 use homing_core::affinity::Outcome;
 use homing_core::ask::Ask;
+use homing_core::fleet::{Route, RouteError};
 use homing_core::hash::Prompt;
 use homing_core::trust::Shape;
 use homing_runtime::upstream::Upstream;
@@ -19,6 +20,7 @@ use homing_wire::request::{
     ChatView, CommonView, CompletionView, MessagesView, Opening, RequestError, ResponsesView,
 };
 use http::HeaderMap;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// How a request wants its answer.
@@ -68,7 +70,13 @@ pub(super) async fn of(
     let named = found.named.filter(|_| endpoint.generates());
     let with_session = named.is_some() && settings.affinity.ttl.is_some();
     let unroutable = |e| Error::route(&common.model, e).with_session(with_session);
-    let route = core.route(&common.model).map_err(unroutable)?;
+    let route = match core.route(&common.model) {
+        Err(RouteError::Unknown) if record.metrics().is_some() => {
+            route_after_refresh(gateway, &common.model).await
+        }
+        routed => routed,
+    };
+    let route = route.map_err(unroutable)?;
     record.model = Some(route.model.clone());
     let session = named.map(|n| n.session(secret, &caller.tenant, &route.adapter));
     record.session = session.map(|session| secret.digest(session.key));
@@ -126,6 +134,25 @@ pub(super) async fn of(
         ask.shape = Shape::Text;
     }
     Ok((ask, wish))
+}
+
+/// Where requests for a model go that nobody was known to serve, once workers have been asked anew: adapters come and go,
+/// and a client may hear of one before the router does.
+async fn route_after_refresh(gateway: &Gateway, model: &str) -> Result<Route, RouteError> {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    const LOOK: Duration = Duration::from_millis(10);
+    let core = gateway.shell.core();
+    if !gateway.shell.refresh_models() {
+        return core.route(model);
+    }
+    let until = Instant::now() + PATIENCE;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        match core.route(model) {
+            Err(RouteError::Unknown) if Instant::now() < until => {}
+            routed => return routed,
+        }
+    }
 }
 
 /// What routing must know of a body.

@@ -98,6 +98,19 @@ pub struct Gateway {
     traces: Option<Arc<Traces>>,
 }
 
+/// The parts of the process that a gateway uses.
+#[derive(Debug)]
+pub struct Beside {
+    /// Tokenizes.
+    pub pool: ComputePool,
+    /// Says when it is over.
+    pub life: Lifecycle,
+    /// Keeps a trace of the requests, where one is kept.
+    pub recorder: Option<Arc<Recorder>>,
+    /// Takes spans, where they go anywhere.
+    pub traces: Option<Arc<Traces>>,
+}
+
 impl Gateway {
     /// From validated settings.
     ///
@@ -107,13 +120,11 @@ impl Gateway {
         shell: Arc<Shell>,
         settings: Arc<Settings>,
         prompts: &BTreeMap<String, Arc<ModelPrompt>>,
-        pool: ComputePool,
-        life: Lifecycle,
-        recorder: Option<Arc<Recorder>>,
-        traces: Option<Arc<Traces>>,
+        beside: Beside,
         entropy: &[u8; 32],
     ) -> Result<Self, KeysError> {
         let access = Access::load(settings.clone())?;
+        let Beside { pool, life, recorder, traces } = beside;
         // Names the process; derived, so that it gives nothing of the secret away.
         let secret = shell.secret();
         let instance = secret.digest(secret.session("", "instance", entropy)).to_string();

@@ -32,6 +32,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 #[error("the worker broke off")]
 pub(super) struct BrokenOff;
 
+/// The next of an answer; none: it has ended.
+type Piece = Option<Result<Frame<Bytes>, BrokenOff>>;
+
 /// Tokens are told to the core by about the block.
 const TELL_AFTER: u32 = 16;
 /// And after so long, if anything has come.
@@ -267,10 +270,7 @@ impl Relay {
     }
 
     /// Its worker has broken off: another is asked for the rest, or it ends.
-    fn break_off_or_go_on(
-        &mut self,
-        ended: Ended,
-    ) -> Option<Poll<Option<Result<Frame<Bytes>, BrokenOff>>>> {
+    fn break_off_or_go_on(&mut self, ended: Ended) -> Option<Poll<Piece>> {
         let goes = |onward: &mut Box<Onward>| onward.go(self.record.worker_id);
         let wanted = ended == Ended::WorkerBroke && !self.torn && self.scanner.is_some();
         if !wanted || !self.onward.as_mut().is_some_and(goes) {

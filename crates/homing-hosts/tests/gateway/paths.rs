@@ -103,3 +103,16 @@ async fn f38_what_is_only_read_does_not_go_to_the_first_worker() {
     }
     world.end().await;
 }
+
+#[tokio::test]
+async fn a_model_that_came_up_since_it_was_asked_for_is_found() {
+    let a = Worker::start("a", |_| ok()).await;
+    // So seldom that it would not be seen in time.
+    let world = World::start(&[("health.interval", "'1h'")], &[&a]).await;
+    let ask = post("/v1/chat/completions", &[], br#"{"model":"new","messages":[]}"#);
+    a.serves(r#"{"data":[{"id":"m"},{"id":"new","parent":"m"}]}"#).await;
+    assert_eq!(world.ask(&ask).await.status, 200);
+    let other = post("/v1/chat/completions", &[], br#"{"model":"nobodys","messages":[]}"#);
+    world.ask(&other).await.assert_refused(404, "model_not_found", "none");
+    world.end().await;
+}

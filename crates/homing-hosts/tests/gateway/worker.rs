@@ -144,6 +144,11 @@ impl Worker {
         Self::at(name, "", LOCKED, script).await
     }
 
+    /// It serves these from now on.
+    pub(super) async fn serves(&self, models: &str) {
+        models.clone_into(&mut *self.shared.models.lock().await);
+    }
+
     /// Takes no more connections; those that there are go on.
     pub(super) async fn refuse(&self) {
         self.refuse.cancel();

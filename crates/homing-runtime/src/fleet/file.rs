@@ -97,7 +97,6 @@ fn stamp(path: &Path) -> Option<Stamp> {
 }
 
 /// Its workers as they change, and the task that looks.
-#[must_use]
 pub fn follow(path: PathBuf) -> (Changes, impl Future<Output = ()>) {
     let (changes, stream) = mpsc::channel(1);
     let look = async move {

@@ -124,7 +124,12 @@ impl Tend {
             if let Some(id) = self.id().filter(|_| up) {
                 self.read_metrics(id).await;
             }
-            tokio::time::sleep(if up { interval } else { pause }).await;
+            let shell = self.shell.clone();
+            tokio::select! {
+                () = tokio::time::sleep(if up { interval } else { pause }) => {}
+                // Somebody asks for a model that nobody is known to serve.
+                () = shell.models_are_wanted() => self.asked = None,
+            }
             pause = if up { FIRST_PAUSE.min(interval) } else { (pause * 2).min(interval) };
         }
     }
