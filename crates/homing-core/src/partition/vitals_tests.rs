@@ -1,3 +1,5 @@
+//! Who is alive, by what comes back: stalls, faults, trials.
+
 use super::*;
 
 const W: WorkerId = WorkerId(3);

@@ -1,3 +1,5 @@
+//! Keys, tenants' headers, where clients sit, and what tenants may do.
+
 use super::*;
 use homing_runtime::settings::Sources;
 use http::HeaderValue;

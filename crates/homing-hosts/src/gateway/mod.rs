@@ -12,6 +12,7 @@
 //! * `forward`: headers, both ways;
 //! * `onward`: a stream that goes on at another worker;
 //! * `gone`: what becomes of an answer whose worker's port refuses;
+//! * `begin`: the beginning of an answer;
 //! * `relay`: the answer on its way back, and what ends with it;
 //! * `pace`: how fast a client takes its answer;
 //! * `reply`: our own answers; the one place where a refusal becomes a status;
@@ -19,6 +20,7 @@
 
 mod access;
 mod ask;
+mod begin;
 mod connection;
 mod decisions;
 mod forward;

@@ -3,11 +3,11 @@
 //! where it can't, or nobody can serve the rest, the stream ends with its error as ever.
 
 use super::Gateway;
+use super::begin::Begun;
 use super::forward;
 use super::gone::Gone;
 use super::proxy::{Answer, Answered, Sending};
 use super::record::Record;
-use super::relay::Begun;
 use super::room::Place;
 use bytes::Bytes;
 use homing_core::affinity::Outcome;

@@ -4,17 +4,18 @@
 
 use super::access::Caller;
 use super::ask::{Given, Wish};
+use super::begin::{self, Begun};
 use super::gone::{Gone, Late};
 use super::onward::{Again, Onward};
 use super::pace::Pace;
 use super::record::Record;
-use super::relay::{self, Begun, Limits, Relay};
+use super::relay::{Limits, Relay};
 use super::reply::{self, Error, ReplyBody};
-use super::room::{Place, Room};
+use super::room::{self, Place};
 use super::service::Endpoint;
 use super::steering::Steering;
 use super::{Gateway, ask, forward};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use homing_core::ask::{Ask, Cause, Failure, Refusal};
 use homing_runtime::guard::{Checked, Granted};
 use homing_runtime::settings::{self, Settings, Verify};
@@ -24,19 +25,11 @@ use homing_wire::request::{self, Resumable, Resume};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
-use http_body::Body as _;
 use hyper::body::Incoming;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// A body's room is made at once up to this size; a longer one grows as it comes, so that a client
-/// can't reserve memory by a header alone.
-const ROOM_AT_FIRST: usize = 256 << 10;
-
-/// Room for a body of unknown length is taken in steps of so many bytes.
-const GROWTH: usize = 64 << 10;
 /// Bytes of a body per token, where nobody has counted.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -117,8 +110,8 @@ async fn answer(
         return Err(early(Error::not_allowed(text)).into());
     }
     enter(gateway, caller, &parts.headers, record).map_err(early)?;
-    let room = (&gateway.room, settings.queue.max_wait);
-    let body = read(&parts.headers, body, settings.gateway.max_body, room);
+    let wait = (&gateway.room, settings.queue.max_wait);
+    let body = room::read(&parts.headers, body, settings.gateway.max_body, wait);
     let late = |_| early(Error::timeout("the request body took too long"));
     let body = timeout_at(until, body).await.map_err(late)?.map_err(|e| early(*e))?;
     let (body, trailers, place) = body;
@@ -223,55 +216,6 @@ fn stand_in(gateway: &Gateway, caller: &Caller, parts: &Parts) -> Result<Bytes, 
     };
     let body = Bytes::from(serde_json::json!({ "model": model }).to_string());
     Ok(admitted_model(caller, body)?.0)
-}
-
-/// Reads a body, whole and once, and what is behind it.
-async fn read(
-    headers: &HeaderMap,
-    mut body: Incoming,
-    most: usize,
-    (room, patience): (&Room, Duration),
-) -> Result<(Bytes, Option<HeaderMap>, Place), Failed> {
-    let no_room = |_| Failed::from(Error::no_room());
-    let mut place = Place::default();
-    let told = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
-    if told.is_some_and(|n| n > most) {
-        return Err(Error::too_large(most).into());
-    }
-    room.grow(&mut place, told.unwrap_or(0), patience).await.map_err(no_room)?;
-    let mut first: Option<Bytes> = None;
-    let mut all = BytesMut::new();
-    let mut trailers = None;
-    loop {
-        let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
-        let Some(frame) = next else { break };
-        let broken = |_| Error::invalid("the request body broke off".to_owned());
-        let chunk = match frame.map_err(broken)?.into_data() {
-            Ok(chunk) => chunk,
-            Err(frame) => {
-                trailers = frame.into_trailers().ok();
-                continue;
-            }
-        };
-        if all.is_empty() && first.is_none() && told == Some(chunk.len()) {
-            // All of it in one piece: no copy.
-            first = Some(chunk);
-            continue;
-        }
-        if all.is_empty() {
-            all.reserve(told.unwrap_or(0).min(ROOM_AT_FIRST));
-            all.extend_from_slice(&first.take().unwrap_or_default());
-        }
-        if all.len() + chunk.len() > most {
-            return Err(Error::too_large(most).into());
-        }
-        let grown = (all.len() + chunk.len()).next_multiple_of(GROWTH);
-        if told.is_none() {
-            room.grow(&mut place, grown, patience).await.map_err(no_room)?;
-        }
-        all.extend_from_slice(&chunk);
-    }
-    Ok((first.unwrap_or_else(|| all.freeze()), trailers, place))
 }
 
 /// The body as workers get it: the client's, and where the configuration says so, asking for a stream's usage.
@@ -467,7 +411,7 @@ impl Sending<'_> {
         let events = kind.is_some_and(|k| k.starts_with(b"text/event-stream"));
         // Of compressed events nothing can be seen: they pass like anything else.
         if !status.is_success() || !events || headers.contains_key(CONTENT_ENCODING) {
-            let first = gone.or_late(first_byte, relay::first(&mut body)).await;
+            let first = gone.or_late(first_byte, begin::first(&mut body)).await;
             record.gone = Some(gone);
             return match first {
                 Ok(Ok(first)) if status.is_success() => {
@@ -479,7 +423,7 @@ impl Sending<'_> {
                 Err(Late::Cut) => Dispatched::Cut,
             };
         }
-        let begun = gone.or_late(first_byte, relay::begin(&mut body, self.api)).await;
+        let begun = gone.or_late(first_byte, begin::begin(&mut body, self.api)).await;
         record.gone = Some(gone);
         match begun {
             Ok(Ok(begun)) => Dispatched::Begun(response, body, Opening::Stream(begun)),

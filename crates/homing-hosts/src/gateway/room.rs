@@ -1,6 +1,13 @@
 //! Room for request bodies (`gateway.body_memory`). A body is held until its worker has begun to answer, so that it
 //! can be sent to another. While others wait for room it is let go as soon as it is sent, and then can't be moved.
 
+use super::proxy::Failed;
+use super::reply::Error;
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+use hyper::body::{Body as _, Incoming};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,6 +16,11 @@ use tokio::time::timeout;
 
 /// Room is given out in pieces of so many bytes.
 const PIECE: usize = 1 << 10;
+/// A body's room is made at once up to this size; a longer one grows as it comes, so that a client
+/// can't reserve memory by a header alone.
+const ROOM_AT_FIRST: usize = 256 << 10;
+/// Room for a body of unknown length is taken in steps of so many bytes.
+const GROWTH: usize = 64 << 10;
 
 /// All of it.
 #[derive(Debug)]
@@ -81,6 +93,55 @@ impl Room {
         }
         Ok(())
     }
+}
+
+/// Reads a body, whole and once, and what is behind it.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    mut body: Incoming,
+    most: usize,
+    (room, patience): (&Room, Duration),
+) -> Result<(Bytes, Option<HeaderMap>, Place), Failed> {
+    let no_room = |_| Failed::from(Error::no_room());
+    let mut place = Place::default();
+    let told = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+    if told.is_some_and(|n| n > most) {
+        return Err(Error::too_large(most).into());
+    }
+    room.grow(&mut place, told.unwrap_or(0), patience).await.map_err(no_room)?;
+    let mut first: Option<Bytes> = None;
+    let mut all = BytesMut::new();
+    let mut trailers = None;
+    loop {
+        let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+        let Some(frame) = next else { break };
+        let broken = |_| Error::invalid("the request body broke off".to_owned());
+        let chunk = match frame.map_err(broken)?.into_data() {
+            Ok(chunk) => chunk,
+            Err(frame) => {
+                trailers = frame.into_trailers().ok();
+                continue;
+            }
+        };
+        if all.is_empty() && first.is_none() && told == Some(chunk.len()) {
+            // All of it in one piece: no copy.
+            first = Some(chunk);
+            continue;
+        }
+        if all.is_empty() {
+            all.reserve(told.unwrap_or(0).min(ROOM_AT_FIRST));
+            all.extend_from_slice(&first.take().unwrap_or_default());
+        }
+        if all.len() + chunk.len() > most {
+            return Err(Error::too_large(most).into());
+        }
+        let grown = (all.len() + chunk.len()).next_multiple_of(GROWTH);
+        if told.is_none() {
+            room.grow(&mut place, grown, patience).await.map_err(no_room)?;
+        }
+        all.extend_from_slice(&chunk);
+    }
+    Ok((first.unwrap_or_else(|| all.freeze()), trailers, place))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The workers as tasks: each is probed for as long as it is registered, and asked what it serves.
 //!
-//! * [`discovery`]: the port through which workers come and go; [`dns`]: those behind a name; [`file`]: those of a file;
+//! * [`discovery`]: the port through which workers come and go; [`dns`]: those behind a name; [`mod@file`]: those of a file;
 //! * `tend`: one worker's task;
 //! * [`sources`]: where its events are;
 //! * `poll`: asking for them, where they are not published;

@@ -46,13 +46,13 @@ pub use policies::{CustomPolicy, Policies};
 pub use problem::{Fault, Origin, Problem, SettingsErrors};
 pub use reference::reference_markdown;
 pub use table::{KEYS, SECTIONS};
-pub use tenant::is_name as is_tenant_name;
+pub use tenant::{Limits, Tenant, is_name as is_tenant_name};
 pub use transport::{GatewayTls, Listen, Upstream};
 pub use types::{
-    Admin, Affinity, AffinityMode, Discovery, Gateway, Health, Index, IndexSource, Limits, Log,
-    LogFormat, Model, OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs,
-    ResponseHeaders, Retry, Routing, Settings, Soft, Steering, Subagents, Tenant, Tokenizer,
-    Verify, Worker,
+    Admin, Affinity, AffinityMode, Discovery, Gateway, Health, Index, IndexSource, Log, LogFormat,
+    Model, OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs,
+    ResponseHeaders, Retry, Routing, Settings, Soft, Steering, Subagents, Tokenizer, Verify,
+    Worker,
 };
 pub use url::{Scheme, UrlError, WorkerUrl};
 

@@ -3,12 +3,39 @@
 use super::convert::{conflict, invalid};
 use super::problem::{Origin, Problem, Problems};
 use super::raw::Group;
-use super::types::{Limits, Tenant};
 use super::worker::{missing, twice};
 use http::HeaderName;
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
+
+/// `[limits]`: of one tenant; `None`: no limit, the default of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests at a time.
+    pub concurrency: Option<u32>,
+    /// Requests a minute.
+    pub requests_per_minute: Option<u32>,
+    /// Tokens a minute, prompts and answers.
+    pub tokens_per_minute: Option<u32>,
+    /// Sessions that are bound.
+    pub max_sessions: Option<u32>,
+}
+
+/// One `[[tenants]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// What its keys call it.
+    pub name: String,
+    /// The models that it may use; `*` at the end stands for anything. Default all.
+    pub models: Vec<String>,
+    /// It may steer where only some may. Default false.
+    pub steer: bool,
+    /// The highest priority that it may ask for. Default 0.
+    pub max_priority: i32,
+    /// Its limits, those of `[limits]` where it has none of its own.
+    pub limits: Limits,
+}
 
 /// Paths that mean something here already.
 const OURS: [&str; 9] = [

@@ -5,6 +5,7 @@
 //! the core's types may change without the file format changing.
 
 use super::policies::CustomPolicy;
+use super::tenant::{Limits, Tenant};
 use super::transport::{GatewayTls, Listen, Upstream};
 use super::{Effective, WorkerUrl};
 use ipnet::IpNet;
@@ -422,34 +423,6 @@ pub struct Index {
     pub memory: usize,
     /// How its predictions are held against what engines report. Default usage.
     pub verify: Verify,
-}
-
-/// `[limits]`: of one tenant; `None`: no limit, the default of each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Requests at a time.
-    pub concurrency: Option<u32>,
-    /// Requests a minute.
-    pub requests_per_minute: Option<u32>,
-    /// Tokens a minute, prompts and answers.
-    pub tokens_per_minute: Option<u32>,
-    /// Sessions that are bound.
-    pub max_sessions: Option<u32>,
-}
-
-/// One `[[tenants]]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenant {
-    /// What its keys call it.
-    pub name: String,
-    /// The models that it may use; `*` at the end stands for anything. Default all.
-    pub models: Vec<String>,
-    /// It may steer where only some may. Default false.
-    pub steer: bool,
-    /// The highest priority that it may ask for. Default 0.
-    pub max_priority: i32,
-    /// Its limits, those of `[limits]` where it has none of its own.
-    pub limits: Limits,
 }
 
 /// `[log]`.

@@ -1,4 +1,4 @@
-//! W3C trace context (`traceparent`, https://www.w3.org/TR/trace-context-1/, version 00): where a request's span
+//! W3C trace context (`traceparent`, <https://www.w3.org/TR/trace-context-1/>, version 00): where a request's span
 //! belongs, and what is passed on to its worker.
 
 use http::{HeaderMap, HeaderValue};

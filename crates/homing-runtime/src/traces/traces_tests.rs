@@ -1,3 +1,5 @@
+//! What the environment says of traces, whose are recorded, and how they arrive.
+
 use super::*;
 use homing_core::time::Time;
 use std::collections::{HashMap, HashSet};

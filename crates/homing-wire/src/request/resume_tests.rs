@@ -1,3 +1,5 @@
+//! What can go on elsewhere, with which request, and how the rest looks.
+
 use super::*;
 
 const CHAT: &str =
