@@ -108,8 +108,12 @@ impl Keys {
     /// [`KeysError`]: one bad line spoils all of it.
     pub fn read(path: &Path) -> Result<Self, KeysError> {
         let unreadable = |cause| KeysError::Unreadable { path: path.to_owned(), cause };
-        let size = std::fs::metadata(path).map_err(unreadable)?.len();
-        if size > BYTES_MAX {
+        let about = std::fs::metadata(path).map_err(unreadable)?;
+        if !about.is_file() {
+            // A pipe or a device may never end.
+            return Err(KeysError::Whole { path: path.to_owned(), what: "is no regular file" });
+        }
+        if about.len() > BYTES_MAX {
             return Err(KeysError::Whole { path: path.to_owned(), what: "is larger than 16 MiB" });
         }
         Self::parse(path, &std::fs::read_to_string(path).map_err(unreadable)?)

@@ -55,6 +55,8 @@ struct Router {
     name: String,
     ask: Ask,
     said: Option<String>,
+    /// It has taken the engine from us: then, and only then, it is ours to take back.
+    knows: bool,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -103,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 () = signals.next() => break,
             }
         }
-        for router in &routers {
+        for router in routers.iter().filter(|router| router.knows) {
             router.withdraw(&id).await;
         }
         Ok(())
@@ -121,7 +123,7 @@ fn ask(url: WorkerUrl, token: Option<&str>) -> Ask {
 
 fn router(text: &str) -> Result<Router, Failure> {
     let ask = ask(url(text, "--router")?, token().as_deref());
-    Ok(Router { name: text.to_owned(), ask, said: None })
+    Ok(Router { name: text.to_owned(), ask, said: None, knows: false })
 }
 
 /// What routers are told: the keys of `[[workers]]`.
@@ -161,6 +163,7 @@ impl Router {
                 Some(why) => tracing::warn!(router = self.name, why, "the router can't be told"),
             }
         }
+        self.knows |= said.is_none();
         self.said = said;
     }
 

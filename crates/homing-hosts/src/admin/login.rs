@@ -77,6 +77,10 @@ pub(super) async fn check(State(admin): State<Admin>, request: Request, next: Ne
     if !changes(&method, &path) {
         return next.run(request).await;
     }
+    if tokens.0.is_none() && is_of_a_page(request.headers()) {
+        let text = "web pages may not change anything here (Origin, Sec-Fetch-Site)";
+        return problem(StatusCode::FORBIDDEN, "origin_not_allowed", text);
+    }
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
     let query = request.uri().query().map(str::to_owned);
     let response = match role {
@@ -100,6 +104,13 @@ pub(super) async fn check(State(admin): State<Admin>, request: Request, next: Ne
         "an operator has spoken"
     );
     response
+}
+
+/// Whether a browser sends it on behalf of a page: those of others may ask by address, and for simple requests nobody
+/// asks us first.
+fn is_of_a_page(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(|v| v.as_bytes());
+    headers.contains_key(header::ORIGIN) || site.is_some_and(|site| site != b"none")
 }
 
 fn token(headers: &HeaderMap) -> Option<&[u8]> {

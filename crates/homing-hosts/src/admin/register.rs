@@ -57,6 +57,12 @@ pub(super) async fn register(
 
 /// A worker from its keys: the same reader as the file's, so the same words and the same errors.
 fn worker(keys: Map<String, Value>) -> Result<Worker, String> {
+    // What a file says would go to an address of the caller's choice.
+    if let Some(key) = keys.keys().find(|key| key.ends_with("_file")) {
+        return Err(format!(
+            "`{key}` names a file of the router's: that belongs into its configuration"
+        ));
+    }
     let keys: toml::Table = serde_json::from_value(Value::Object(keys))
         .map_err(|e| format!("the body must be an object with the keys of [[workers]]: {e}"))?;
     let mut file = toml::Table::new();
@@ -87,6 +93,7 @@ mod tests {
             (json!({}), "url` is missing"),
             (json!({"url": "http://a:1", "dp_sise": 2}), "dp_size"),
             (json!({"url": "nonsense"}), "http://"),
+            (json!({"url": "http://a:1", "api_key_file": "/etc/hostname"}), "api_key_file"),
             (json!({"url": "http://a:1", "labels": null}), "keys of [[workers]]"),
         ] {
             let error = read(bad).unwrap_err();

@@ -19,8 +19,11 @@ const PIECE: usize = 1 << 10;
 /// A body's room is made at once up to this size; a longer one grows as it comes, so that a client
 /// can't reserve memory by a header alone.
 const ROOM_AT_FIRST: usize = 256 << 10;
-/// Room for a body of unknown length is taken in steps of so many bytes.
+/// Room is taken in steps of so many bytes.
 const GROWTH: usize = 64 << 10;
+
+/// A client that has begun with a body may be silent for so long.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// All of it.
 #[derive(Debug)]
@@ -108,13 +111,13 @@ pub(super) async fn read(
     if told.is_some_and(|n| n > most) {
         return Err(Error::too_large(most).into());
     }
-    room.grow(&mut place, told.unwrap_or(0), patience).await.map_err(no_room)?;
     let mut first: Option<Bytes> = None;
     let mut all = BytesMut::new();
     let mut trailers = None;
     loop {
-        let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
-        let Some(frame) = next else { break };
+        let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        let slow = |_| Failed::from(Error::timeout("nothing more of the request body came"));
+        let Some(frame) = timeout(SILENCE, next).await.map_err(slow)? else { break };
         let broken = |_| Error::invalid("the request body broke off".to_owned());
         let chunk = match frame.map_err(broken)?.into_data() {
             Ok(chunk) => chunk,
@@ -125,6 +128,7 @@ pub(super) async fn read(
         };
         if all.is_empty() && first.is_none() && told == Some(chunk.len()) {
             // All of it in one piece: no copy.
+            room.grow(&mut place, chunk.len(), patience).await.map_err(no_room)?;
             first = Some(chunk);
             continue;
         }
@@ -135,10 +139,9 @@ pub(super) async fn read(
         if all.len() + chunk.len() > most {
             return Err(Error::too_large(most).into());
         }
+        // By what has come, not by what was promised: a promise costs nothing.
         let grown = (all.len() + chunk.len()).next_multiple_of(GROWTH);
-        if told.is_none() {
-            room.grow(&mut place, grown, patience).await.map_err(no_room)?;
-        }
+        room.grow(&mut place, grown, patience).await.map_err(no_room)?;
         all.extend_from_slice(&chunk);
     }
     Ok((first.unwrap_or_else(|| all.freeze()), trailers, place))

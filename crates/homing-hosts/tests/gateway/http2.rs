@@ -269,7 +269,8 @@ async fn a_router_that_stops_lets_streams_finish_and_begins_no_more() {
     let idle = over(TcpStream::connect(address).await.unwrap()).await;
     let answer = in_time("a head", client.send_request(chat(true, &[]))).await.unwrap();
     let ended = tokio::spawn(world.server.shut_down());
-    in_time("the idle connection's end", idle.1).await.unwrap().unwrap();
+    // Whoever was not accepted yet is reset with the port.
+    let _ = in_time("the idle connection's end", idle.1).await.unwrap();
     assert!(!ended.is_finished());
     open.add_permits(1);
     assert_eq!(text(answer).await, "data: 1\n\ndata: 2\n\n");

@@ -157,3 +157,24 @@ async fn operators_log_in_where_there_are_tokens() {
     assert_eq!(with("POST", "/admin/workers/a/drain", "may-touch-too").await, 200);
     world.end().await;
 }
+
+#[tokio::test]
+async fn a_web_page_changes_nothing_though_it_asks_by_address() {
+    let a = Worker::start("a", |_| ok()).await;
+    let world = World::start(&[], &[&a]).await;
+    let drain = |more: &str| {
+        let request = format!(
+            "POST /admin/workers/a/drain HTTP/1.1\r\nhost: 127.0.0.1\r\n{more}content-length: 0\r\n\r\n"
+        );
+        let world = &world;
+        async move { world.admin(request.as_bytes()).await.status }
+    };
+    for page in
+        ["origin: https://evil.example\r\n", "sec-fetch-site: cross-site\r\n", "origin: null\r\n"]
+    {
+        assert_eq!(drain(page).await, 403, "{page}");
+    }
+    assert_eq!(world.told("a").await, "ready");
+    assert_eq!(drain("sec-fetch-site: none\r\n").await, 200, "somebody's own hands");
+    world.end().await;
+}

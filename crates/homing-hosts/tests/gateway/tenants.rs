@@ -249,3 +249,28 @@ async fn a_tenant_has_so_many_requests_and_tokens_a_minute() {
     assert!(refused.text().contains("tokens_per_minute"), "{}", refused.text());
     world.end().await;
 }
+
+#[tokio::test]
+async fn a_body_that_is_read_otherwise_elsewhere_opens_no_model() {
+    let models = r#"{"data":[{"id":"m"},{"id":"other"}]}"#;
+    let (file, a) = (keys(), Worker::at("a", "", models, |_| ok()).await);
+    let tenants = "[[tenants]]\nname = 'a'\nmodels = ['m']\n";
+    let world = keyed(&file, &[("gateway.pass_through", "['/v1/rerank']")], tenants, &[&a]).await;
+    for body in [
+        r#"{"model":"other","x":NaN}"#,
+        "\u{feff}{\"model\":\"other\"}",
+        r#"[{"model":"other"}]"#,
+        "--x\r\nmodel=other\r\n--x--",
+        r#"{"model":"other","model":"m"}"#,
+        r#"{"model":"m","m\u006fdel":"other"}"#,
+    ] {
+        for path in ["/v1/rerank?model=m", "/v1/chat/completions"] {
+            let answer = world.ask(&post(path, &[(KEY, A)], body.as_bytes())).await;
+            answer.assert_refused(403, "not_allowed", "none");
+        }
+        let answer = world.ask(&post("/v1/rerank?model=m", &[(KEY, B)], body.as_bytes())).await;
+        assert_eq!(answer.status, 200, "who may use all of them may send anything: {body}");
+    }
+    assert_eq!(world.ask(&post("/v1/rerank?model=m", &[(KEY, A)], b"")).await.status, 200);
+    world.end().await;
+}

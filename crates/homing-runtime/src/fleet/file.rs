@@ -45,10 +45,15 @@ pub enum FileError {
 pub fn read(path: &Path) -> Result<Vec<Worker>, FileError> {
     let unreadable = |cause| FileError::Unreadable { path: path.to_owned(), cause };
     let bad = |what: String| FileError::Bad { path: path.to_owned(), what };
-    if std::fs::metadata(path).map_err(unreadable)?.len() > BYTES_MAX {
-        return Err(bad("it is larger than 4 MiB".to_owned()));
+    let about = std::fs::metadata(path).map_err(unreadable)?;
+    if !about.is_file() || about.len() > BYTES_MAX {
+        return Err(bad("it is no regular file, or larger than 4 MiB".to_owned()));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    if text.trim().is_empty() {
+        // Most likely it is being written; who wants nobody says `[]`.
+        return Err(bad("it is empty; nobody is `[]`".to_owned()));
+    }
     let text = if is_json(&text) { from_json(&text).map_err(bad)? } else { text };
     let table: toml::Table = text.parse().map_err(|e: toml::de::Error| bad(e.to_string()))?;
     if let Some(other) = table.keys().find(|key| *key != "workers") {
@@ -163,8 +168,10 @@ mod tests {
             file.replace(text);
             assert_eq!(ids(&read(&file.0).unwrap()), ["a", "b"], "{text}");
         }
-        file.replace("");
+        file.replace("[]");
         assert!(read(&file.0).unwrap().is_empty(), "nobody is a fleet, too");
+        file.replace(" \n");
+        assert!(read(&file.0).unwrap_err().to_string().contains("empty"));
         for (text, says) in [
             ("[[workers]]\nurl = 'http://h:1'\ndp_sise = 2\n", "dp_size"),
             ("[gateway]\nlisten = '127.0.0.1:1'\n", "only [[workers]]"),
