@@ -180,10 +180,16 @@ class Serve(Server):
             raise
 
     def wait_ready(self, workers):
-        """Waits for /ready and for that many workers in state `ready`."""
+        """Waits for /ready and for that many workers in state `ready`. One that is failing is tried: without a request it
+        stays so."""
         def ready():
             if self.proc.poll() is not None:
                 raise AssertionError(f"the router ended with {self.proc.returncode}:\n{self.log()}")
+            for worker in self.workers():
+                if worker["state"] in ("failing", "stalled"):
+                    call(self.port, "POST", "/v1/chat/completions", {
+                        "model": worker["models"][0], "messages": [{"role": "user", "content": "well?"}]},
+                        {"x-homing-worker": worker["id"]})
             return (answers(self.admin, "/ready")
                     and sum(w["state"] == "ready" for w in self.workers()) == workers)
         try:
