@@ -35,6 +35,7 @@ pub mod lifecycle;
 pub mod metrics;
 pub mod pem;
 pub mod recorder;
+pub mod replication;
 pub mod settings;
 pub mod shell;
 pub mod snapshot;

@@ -12,6 +12,9 @@ pub enum Change {
     Upsert(Worker),
     /// One is gone.
     Remove(String),
+    /// Whether it can be followed: `Some`, once, from when it can't, with the reason. What it has said stands until
+    /// it speaks again, which it does by a `Reset` of all that there is.
+    Frozen(Option<String>),
 }
 
 /// A stream of changes; bounded, so that a discovery can't outrun the router.

@@ -30,8 +30,9 @@ use discovery::{Change, Changes};
 use homing_core::fleet::{FleetChange, FleetError, Ranks, WorkerSpec};
 use homing_core::ids::Role;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tend::Tend;
 use tokio_util::sync::CancellationToken;
 use verify::Questions;
@@ -46,6 +47,38 @@ pub struct Fleet {
     questions: Questions,
     life: Lifecycle,
     tended: Mutex<BTreeMap<String, CancellationToken>>,
+    discoveries: AtomicUsize,
+    /// Those that can't be followed, by their numbers, and why.
+    frozen: Mutex<BTreeMap<usize, String>>,
+}
+
+/// One discovery's word on whether it can be followed; it ends with it.
+struct Frozen<'a> {
+    fleet: &'a Fleet,
+    number: usize,
+}
+
+impl Frozen<'_> {
+    fn say(&mut self, why: Option<String>) {
+        let mut frozen = self.fleet.frozen.lock();
+        match why {
+            None => {
+                if frozen.remove(&self.number).is_some() {
+                    tracing::info!("workers can be discovered again");
+                }
+            }
+            Some(why) => {
+                tracing::warn!(why, "workers can't be discovered: those that are known stay");
+                frozen.insert(self.number, why);
+            }
+        }
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.fleet.frozen.lock().remove(&self.number);
+    }
 }
 
 impl Fleet {
@@ -63,9 +96,19 @@ impl Fleet {
         }
         // Probes take fresh connections: a kept one says nothing about the port.
         let upstream = Upstream::fresh();
-        let tended = Mutex::default();
+        let (tended, discoveries, frozen) = Default::default();
         let settings = Arc::new(ArcSwap::new(settings));
-        Arc::new(Self { shell, settings, ingest, upstream, questions, life, tended })
+        Arc::new(Self {
+            shell,
+            settings,
+            ingest,
+            upstream,
+            questions,
+            life,
+            tended,
+            discoveries,
+            frozen,
+        })
     }
 
     /// Other settings hold from now on: how workers are probed, and how their caches are known.
@@ -75,33 +118,46 @@ impl Fleet {
 
     /// Follows a discovery until it ends or the last request has. There may be several, each with workers of its own.
     pub async fn follow(self: Arc<Self>, mut changes: Changes) {
-        let mut theirs = BTreeSet::new();
+        let mut theirs: BTreeMap<String, Worker> = BTreeMap::new();
+        let mut frozen =
+            Frozen { fleet: &self, number: self.discoveries.fetch_add(1, Ordering::Relaxed) };
         let finished = self.life.finished().clone();
         while let Some(Some(change)) = finished.run_until_cancelled(changes.recv()).await {
             match change {
                 Change::Reset(workers) => {
-                    let gone: Vec<String> = {
-                        let stays = |n: &String| workers.iter().any(|w| w.id == **n);
-                        theirs.iter().filter(|n| !stays(n)).cloned().collect()
-                    };
-                    theirs = workers.iter().map(|w| w.id.clone()).collect();
+                    frozen.say(None);
+                    let stays = |n: &String| workers.iter().any(|w| w.id == **n);
+                    let gone: Vec<String> = theirs.keys().filter(|n| !stays(n)).cloned().collect();
                     for name in gone {
+                        theirs.remove(&name);
                         self.remove(&name);
                     }
                     for worker in workers {
-                        self.upsert(worker);
+                        // Who is said again, and is here, has not changed.
+                        let is_here = self.tended.lock().contains_key(&worker.id);
+                        if !is_here || theirs.get(&worker.id) != Some(&worker) {
+                            theirs.insert(worker.id.clone(), worker.clone());
+                            self.upsert(worker);
+                        }
                     }
                 }
                 Change::Upsert(worker) => {
-                    theirs.insert(worker.id.clone());
+                    theirs.insert(worker.id.clone(), worker.clone());
                     self.upsert(worker);
                 }
                 Change::Remove(name) => {
                     theirs.remove(&name);
                     self.remove(&name);
                 }
+                Change::Frozen(why) => frozen.say(why),
             }
         }
+    }
+
+    /// Why the membership is as it was when some discovery could be followed last; empty while all can be.
+    #[must_use]
+    pub fn frozen(&self) -> Vec<String> {
+        self.frozen.lock().values().cloned().collect()
     }
 
     fn upsert(self: &Arc<Self>, worker: Worker) {
@@ -115,7 +171,7 @@ impl Fleet {
             labels: worker.labels.clone(),
             role: Role::Aggregated,
             ranks: Ranks::new(0, worker.dp_size.unwrap_or(1)),
-            generation: 0,
+            generation: worker.generation,
         };
         let now = self.shell.now();
         match self.shell.core().handle_fleet(now, FleetChange::Register(spec)) {

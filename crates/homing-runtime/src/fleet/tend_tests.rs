@@ -116,6 +116,7 @@ impl Engine {
             kv_replay,
             labels: Default::default(),
             upstream: Settings::load(crate::settings::Sources::default()).unwrap().upstream.into(),
+            generation: 0,
         }
     }
 }

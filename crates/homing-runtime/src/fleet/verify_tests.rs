@@ -96,6 +96,7 @@ async fn world(extra: &str) -> World {
         kv_replay: None,
         labels: Default::default(),
         upstream: settings.upstream.clone().into(),
+        generation: 0,
     };
     let (link, timeout) = (Link::of(&worker).unwrap(), settings.health.timeout);
     let verify = Verify::new(&shell, &Ask { upstream, link, timeout }, questions, &worker);

@@ -495,4 +495,6 @@ pub struct Worker {
     pub labels: BTreeMap<String, String>,
     /// How it is reached: its own words, and `[upstream]` where it has none.
     pub upstream: Arc<Upstream>,
+    /// Which registration it is, where its discovery counts them: another one is another life. 0: it doesn't.
+    pub generation: u64,
 }

@@ -88,7 +88,17 @@ pub(super) fn workers(
             }
             listening.push((ports, &group.name));
         }
-        workers.push(Worker { id, url, dp_size, kv_events, kv_replay, labels, upstream });
+        let generation = 0;
+        workers.push(Worker {
+            id,
+            url,
+            dp_size,
+            kv_events,
+            kv_replay,
+            labels,
+            upstream,
+            generation,
+        });
     }
     Ok(workers)
 }
