@@ -7,7 +7,9 @@
 //!     \-> Ticket -> (claim)
 //! ```
 
+use crate::affinity::merge::Update;
 use crate::affinity::{Hold, Lease, Outcome};
+use crate::core::Publication;
 use crate::explain::Placement;
 use crate::explain::record::{Note, Report};
 use crate::explain::ring::Slot;
@@ -154,6 +156,23 @@ pub(crate) struct Past {
     pub(crate) seen: u32,
     /// Where its record lies.
     pub(crate) record: Option<Slot>,
+    /// What the shared store says of its session (R24).
+    pub(crate) stored: Stored,
+}
+
+/// What a request knows of its session's register in the shared store (R24).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stored {
+    /// Where its first turn runs, or is about to.
+    pub(crate) at: Option<Target>,
+    /// The register's revision; `None`: it has no value.
+    pub(crate) revision: Option<u64>,
+    /// This very request has written it.
+    pub(crate) ours: bool,
+    /// How often it was asked.
+    pub(crate) claims: u8,
+    /// The request goes on without it.
+    pub(crate) skips: bool,
 }
 
 impl Ask {
@@ -299,6 +318,60 @@ pub enum Dispatch {
     Go(Checked),
     /// The session has moved: hold and booking are released, ask again.
     Again(Ask),
+    /// It is a first turn, of which the shared store must hear before (R24): ask it, then call
+    /// [`crate::SelectionCore::claimed`].
+    Claim(Claiming),
+    /// Nothing is held any more.
+    Refused(Refusal),
+}
+
+/// A first turn on its way into the shared store (R24).
+#[must_use = "dropping it leaks its booking and its hold: have it claimed, or abandon it"]
+#[derive(Debug)]
+pub struct Claiming {
+    pub(crate) grant: Grant,
+    pub(crate) update: Update,
+    pub(crate) publication: Option<Publication>,
+}
+
+impl Claiming {
+    /// What is to be written: where the turn is about to run.
+    #[must_use]
+    pub fn publication(&self) -> Option<&Publication> {
+        self.publication.as_ref()
+    }
+
+    /// The revision that must still be there; `None`: no value must be.
+    #[must_use]
+    pub fn expected(&self) -> Option<u64> {
+        self.grant.ask.past.stored.revision
+    }
+}
+
+impl From<Claiming> for Held {
+    fn from(c: Claiming) -> Self {
+        Self::Grant(c.grant)
+    }
+}
+
+/// What the shared store answered (R24).
+#[derive(Clone, Debug)]
+pub enum Claimed {
+    /// It is written, with this revision.
+    Ours(u64),
+    /// It had changed.
+    Theirs {
+        /// Its revision now; `None`: it has no value any more.
+        revision: Option<u64>,
+        /// What it says, where that can be read.
+        says: Option<Publication>,
+        /// Its turn has been answered: the session is bound there.
+        bound: bool,
+    },
+    /// It can't be asked, and requests go on without it.
+    Without,
+    /// It can't be asked, and requests don't.
+    Unreachable,
 }
 
 /// A running request: its booking, and its lease if it has a session.
@@ -404,6 +477,9 @@ pub enum Cause {
     /// Its worker broke off before it began to answer, and it could not be moved.
     #[error("the worker broke off before it began to answer")]
     WorkerFailed,
+    /// The shared store of sessions can't be asked, and `replication.on_store_failure` is `fail`.
+    #[error("the shared store of sessions can't be reached")]
+    StoreUnreachable,
     /// Its worker answered that it is overloaded, and that answer stands.
     #[error("the worker is overloaded, and nobody else may serve the request")]
     Answered,

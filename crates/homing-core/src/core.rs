@@ -12,25 +12,29 @@
 //! * `trust`: what engines say of predictions;
 //! * `decisions`: the records of what was decided;
 //! * `views`: what people see of workers and partitions;
-//! * `sessions`: what people ask of sessions, and what is kept and shared of them.
+//! * `sessions`: what people ask of sessions, and what is kept of them;
+//! * `replicas`: what is shared with other routers.
 
 mod decisions;
 mod fleet;
 mod known;
 mod kv;
 mod reload;
+mod replicas;
 mod sessions;
 mod trust;
 mod views;
 
 pub use decisions::{Decision, RecordUse};
 pub use known::IndexUse;
-pub use sessions::{Cursor, Publication, Received, WALK_AT_ONCE};
+pub use replicas::{Home, Publication, Received};
+pub use sessions::{Cursor, WALK_AT_ONCE};
 pub use views::{PartitionView, WorkerView};
 
 use crate::affinity::Outcome;
 use crate::ask::{
-    Abandon, Admission, Ask, Checked, Dispatch, Failure, Grant, Held, Live, Output, Step, Ticket,
+    Abandon, Admission, Ask, Checked, Claimed, Claiming, Dispatch, Failure, Grant, Held, Live,
+    Output, Step, Ticket,
 };
 use crate::explain::Preview;
 use crate::fleet::{FleetChange, FleetEvent, Probe, Registry, Route, RouteError};
@@ -45,7 +49,7 @@ use crate::settings::CoreSettings;
 use crate::time::Time;
 use crate::trust::Turn;
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use sessions::Aside;
+use replicas::Aside;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -320,13 +324,20 @@ impl SelectionCore {
         match self.cell(grant.ask.partition) {
             Some(cell) => {
                 let dispatch = self.with(&cell, |state| state.check_dispatch(now, grant));
-                if let Dispatch::Go(checked) = &dispatch {
-                    self.foresee(now, &cell, &checked.0);
-                }
-                dispatch
+                self.looked(now, &cell, dispatch)
             }
             None => Dispatch::Go(Checked(grant)),
         }
+    }
+
+    /// The shared store has answered (R24): the same as [`Self::check_dispatch`] gives.
+    pub fn claimed(&self, now: Time, claiming: Claiming, answer: Claimed) -> Dispatch {
+        let Some(cell) = self.cell(claiming.grant.ask.partition) else {
+            return Dispatch::Go(Checked(claiming.grant));
+        };
+        let answer = self.understood(answer);
+        let dispatch = self.with(&cell, |state| state.claimed(now, claiming.grant, answer));
+        self.looked(now, &cell, dispatch)
     }
 
     /// The worker has begun to answer (R11).

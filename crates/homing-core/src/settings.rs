@@ -108,6 +108,8 @@ pub struct AffinitySettings {
     pub max_parallel: u32,
     /// Whether bindings are published, for other routers (R23).
     pub shared: bool,
+    /// Whether a first turn is made known in a shared store before it is dispatched (R24).
+    pub claimed: bool,
 }
 
 impl AffinitySettings {
@@ -134,6 +136,7 @@ impl Default for AffinitySettings {
             on_failure: OnFailure::Rebind,
             max_parallel: 32,
             shared: false,
+            claimed: false,
         }
     }
 }

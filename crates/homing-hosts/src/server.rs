@@ -16,7 +16,9 @@ use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::metrics::Metrics;
 use homing_runtime::recorder::Recorder;
 use homing_runtime::recorder::file::RecordError;
-use homing_runtime::settings::{IndexSource, Listen, Settings, Tokenizer};
+use homing_runtime::replication::port::PortError;
+use homing_runtime::replication::{Ports, Replication, Rules};
+use homing_runtime::settings::{IndexSource, Listen, OnStoreFailure, Settings, Tokenizer};
 use homing_runtime::shell::Shell;
 use homing_runtime::snapshot::{KeyError, WriteError};
 use homing_runtime::traces::{TraceSettings, Traces};
@@ -25,6 +27,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -88,6 +91,9 @@ pub enum StartError {
     /// `admin.token_file` can't be used.
     #[error("admin.token_file: {0}")]
     Tokens(KeysError),
+    /// What routers share over can't be used.
+    #[error("replication: {0}")]
+    Replication(PortError),
     /// The system gives no randomness or no threads.
     #[error("the system refuses {what}: {cause}")]
     System {
@@ -107,7 +113,13 @@ pub struct Extras {
     pub traces: Option<TraceSettings>,
     /// A socket that is listened on already, in the place of `gateway.listen`.
     pub listener: Option<std::net::TcpListener>,
+    /// What `replication.backend` is reached by, given this router's number.
+    pub replicate: Option<Replicate>,
 }
+
+/// Connects to what routers share over.
+pub type Replicate =
+    Box<dyn FnOnce(u32) -> Pin<Box<dyn Future<Output = Result<Ports, PortError>> + Send>> + Send>;
 
 impl std::fmt::Debug for Extras {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -125,6 +137,8 @@ pub struct Server {
     keeper: Option<Arc<Keeper>>,
     recorder: Option<Arc<Recorder>>,
     reloader: Arc<Reloader>,
+    /// Kept: requests reach it as long as it is.
+    _replication: Option<Arc<Replication>>,
 }
 
 impl Server {
@@ -154,7 +168,7 @@ impl Server {
 
     async fn start_parts(
         settings: Settings,
-        Extras { reread, traces, listener }: Extras,
+        Extras { reread, traces, listener, replicate }: Extras,
         life: Lifecycle,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
@@ -173,6 +187,15 @@ impl Server {
                 Some(keep(keeper.map_err(StartError::Taken)?).await?)
             }
             None => None,
+        };
+        let replication = match (&settings.replication, replicate) {
+            (Some(replication), Some(replicate)) => {
+                let ports =
+                    replicate(shell.core().writer()).await.map_err(StartError::Replication)?;
+                let strict = replication.on_store_failure == OnStoreFailure::Fail;
+                Some(Replication::start(&shell, ports, Rules { strict }, &life))
+            }
+            _ => None,
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool = ComputePool::start(cores).map_err(|e| system("threads")(e.to_string()))?;
@@ -278,7 +301,16 @@ impl Server {
         );
         tokio::spawn(admin_server);
         let keeper = keeper.map(|(keeper, _)| keeper);
-        Ok(Self { gateway: listening, admin, shell, life, keeper, recorder, reloader })
+        Ok(Self {
+            gateway: listening,
+            admin,
+            shell,
+            life,
+            keeper,
+            recorder,
+            reloader,
+            _replication: replication,
+        })
     }
 
     /// Where clients connect, over TCP.

@@ -73,7 +73,11 @@ fn play(scene: &Scene, settings: &Settings, mut choose: impl FnMut(usize) -> usi
         let mut first = ask(&shell, "s");
         first.explicit = Some(Explicit { worker: scene.workers[0].into(), rank: None });
         let Admission::Granted(grant) = shell.core().admit(shell.now(), first) else { panic!() };
-        drop(Granted::new(shell.clone(), grant).check().unwrap().begin());
+        let check = Granted::new(shell.clone(), grant).check();
+        // Nothing is shared: it waits for nobody.
+        let mut cx = Context::from_waker(Waker::noop());
+        let Poll::Ready(checked) = std::pin::pin!(check).poll(&mut cx) else { panic!("it waits") };
+        drop(checked.unwrap().begin());
         requests += 1;
     }
     let mut tasks: Vec<Option<Task>> =

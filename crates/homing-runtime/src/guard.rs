@@ -3,7 +3,9 @@
 
 use crate::shell::Shell;
 use homing_core::affinity::Outcome;
-use homing_core::ask::{self, Abandon, Ask, Dispatch, Failure, Refusal, Step, Ticket, TicketId};
+use homing_core::ask::{
+    self, Abandon, Ask, Claimed, Claiming, Dispatch, Failure, Refusal, Step, Ticket, TicketId,
+};
 use homing_core::explain::Placement;
 use homing_core::explain::record::{Report, Stage};
 use homing_core::fleet::WorkerInfo;
@@ -56,24 +58,74 @@ impl Granted {
         Self { shell, grant: Some(grant) }
     }
 
-    /// The last look before dispatch (R10). Right before the first byte goes out.
+    /// The last look before dispatch (R10). Right before the first byte goes out. It waits for nothing but a shared
+    /// store, and for that with a session's first turn only (R24).
     ///
     /// # Errors
-    /// The ask, when the session has moved: admit it again.
+    /// [`Unsent`]; nothing is held then.
     ///
     /// # Panics
     /// Never: the grant is taken here and on drop only.
-    #[expect(clippy::result_large_err, reason = "the ask goes straight back into admit")]
-    pub fn check(mut self) -> Result<Checked, Ask> {
+    pub async fn check(mut self) -> Result<Checked, Unsent> {
         let grant = self.grant.take().expect("taken here and on drop only");
-        match self.shell.core().check_dispatch(self.shell.now(), grant) {
-            Dispatch::Go(checked) => {
-                Ok(Checked { shell: self.shell.clone(), checked: Some(checked), sent: false })
+        let shell = self.shell.clone();
+        let mut dispatch = shell.core().check_dispatch(shell.now(), grant);
+        loop {
+            match dispatch {
+                Dispatch::Go(checked) => {
+                    return Ok(Checked { shell, checked: Some(checked), sent: false });
+                }
+                Dispatch::Again(ask) => {
+                    shell.pump();
+                    return Err(Unsent::Again(Box::new(ask)));
+                }
+                Dispatch::Refused(refusal) => {
+                    shell.pump();
+                    return Err(Unsent::Refused(refusal));
+                }
+                Dispatch::Claim(claiming) => {
+                    let waiting = Claims { shell: shell.clone(), claiming: Some(claiming) };
+                    let answer = waiting.answer().await;
+                    dispatch = shell.core().claimed(shell.now(), waiting.into_claiming(), answer);
+                }
             }
-            Dispatch::Again(ask) => {
-                self.shell.pump();
-                Err(ask)
-            }
+        }
+    }
+}
+
+/// Why nothing was sent.
+#[derive(Debug)]
+pub enum Unsent {
+    /// The session has moved: admit the ask again.
+    Again(Box<Ask>),
+    /// It is refused.
+    Refused(Refusal),
+}
+
+/// A first turn that waits for the shared store; dropped, it is given up.
+struct Claims {
+    shell: Arc<Shell>,
+    claiming: Option<Claiming>,
+}
+
+impl Claims {
+    async fn answer(&self) -> Claimed {
+        match &self.claiming {
+            Some(claiming) => self.shell.claim(claiming).await,
+            None => Claimed::Without,
+        }
+    }
+
+    fn into_claiming(mut self) -> Claiming {
+        self.claiming.take().expect("only this and drop take it, and both end the guard")
+    }
+}
+
+impl Drop for Claims {
+    fn drop(&mut self) {
+        if let Some(claiming) = self.claiming.take() {
+            self.shell.core().abandon(self.shell.now(), claiming, Abandon::NotDispatched);
+            self.shell.pump();
         }
     }
 }

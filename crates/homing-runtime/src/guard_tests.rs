@@ -1,5 +1,6 @@
 //! Each guard, dropped at each stage, releases what it holds: once, and all of it.
 
+use super::Unsent;
 use crate::testing::{ask, assert_quiet, fleet, now, register, shell, state, stats};
 use homing_core::affinity::Outcome;
 use homing_core::ask::{Cause, Failure, Step};
@@ -22,7 +23,7 @@ async fn f41_a_grant_that_is_dropped_holds_nothing() {
 async fn r12_a_checked_one_that_is_dropped_binds_nothing_whether_or_not_it_was_sent() {
     let shell = shell("", &["a"]);
     for sent in [false, true] {
-        let mut checked = shell.admit(ask(&shell, "s")).await.unwrap().check().unwrap();
+        let mut checked = shell.admit(ask(&shell, "s")).await.unwrap().check().await.unwrap();
         if sent {
             checked.dispatching();
         }
@@ -36,7 +37,7 @@ async fn r12_a_checked_one_that_is_dropped_binds_nothing_whether_or_not_it_was_s
 #[tokio::test]
 async fn r13_a_live_one_holds_its_lease_and_booking_until_it_is_dropped() {
     let shell = shell("", &["a"]);
-    let checked = shell.admit(ask(&shell, "s")).await.unwrap().check().unwrap();
+    let checked = shell.admit(ask(&shell, "s")).await.unwrap().check().await.unwrap();
     assert_eq!(&*checked.worker().spec.name, "a");
     assert_eq!((checked.placement().eligible, checked.placement().cached_tokens), (1, 0));
     let (live, outcome) = checked.begin();
@@ -56,7 +57,7 @@ async fn r13_a_live_one_holds_its_lease_and_booking_until_it_is_dropped() {
 async fn r12_a_bad_answer_releases_at_once_and_says_so() {
     let shell = shell("", &["a"]);
     for (session, outcome) in [("s", Outcome::Unbound), ("", Outcome::None)] {
-        let checked = shell.admit(ask(&shell, session)).await.unwrap().check().unwrap();
+        let checked = shell.admit(ask(&shell, session)).await.unwrap().check().await.unwrap();
         assert_eq!(checked.answered_badly(), outcome);
     }
     assert_quiet(&shell, 2);
@@ -66,11 +67,11 @@ async fn r12_a_bad_answer_releases_at_once_and_says_so() {
 #[tokio::test]
 async fn r22_a_failed_dispatch_moves_and_holds_one_place_at_a_time() {
     let shell = shell("", &["a", "b"]);
-    let checked = shell.admit(ask(&shell, "s")).await.unwrap().check().unwrap();
+    let checked = shell.admit(ask(&shell, "s")).await.unwrap().check().await.unwrap();
     let first = checked.worker().spec.name.clone();
     let granted = checked.failed(Failure::Broken).await.unwrap();
     assert_eq!(stats(&shell).bookings, 1, "the old place is free");
-    let checked = granted.check().unwrap();
+    let checked = granted.check().await.unwrap();
     assert_ne!(checked.worker().spec.name, first);
     assert_eq!(state(&shell, &first), Some(State::Ready), "a broken connection is no departure");
     // And nobody else is left.
@@ -86,9 +87,10 @@ async fn r22_a_failed_dispatch_moves_and_holds_one_place_at_a_time() {
 #[tokio::test]
 async fn r07_a_refused_dispatch_marks_its_worker_down() {
     let shell = shell("", &["a", "b"]);
-    let checked = shell.admit(ask(&shell, "s")).await.unwrap().check().unwrap();
+    let checked = shell.admit(ask(&shell, "s")).await.unwrap().check().await.unwrap();
     let first = checked.worker().spec.name.clone();
-    let (live, outcome) = checked.failed(Failure::Refused).await.unwrap().check().unwrap().begin();
+    let (live, outcome) =
+        checked.failed(Failure::Refused).await.unwrap().check().await.unwrap().begin();
     assert_eq!((outcome, state(&shell, &first)), (Outcome::New, Some(State::Down)));
     drop(live);
     assert_quiet(&shell, 1);
@@ -129,7 +131,7 @@ async fn f41_a_task_that_panics_or_is_aborted_holds_nothing() {
     let shell = shell("", &["a"]);
     let theirs = shell.clone();
     let panicking = tokio::spawn(async move {
-        let checked = theirs.admit(ask(&theirs, "s")).await.unwrap().check().unwrap();
+        let checked = theirs.admit(ask(&theirs, "s")).await.unwrap().check().await.unwrap();
         let (_live, _) = checked.begin();
         panic!("on purpose");
     });
@@ -137,7 +139,7 @@ async fn f41_a_task_that_panics_or_is_aborted_holds_nothing() {
     assert_quiet(&shell, 1);
     let (theirs, (there, here)) = (shell.clone(), tokio::sync::oneshot::channel::<()>());
     let aborted = tokio::spawn(async move {
-        let _checked = theirs.admit(ask(&theirs, "s")).await.unwrap().check().unwrap();
+        let _checked = theirs.admit(ask(&theirs, "s")).await.unwrap().check().await.unwrap();
         there.send(()).unwrap();
         std::future::pending::<()>().await;
     });
@@ -152,7 +154,7 @@ async fn f41_a_task_that_panics_or_is_aborted_holds_nothing() {
 async fn f41_what_a_worker_has_to_do_ends_even_if_it_has_departed_and_come_again() {
     let shell = shell("", &["a"]);
     let id = shell.core().worker_named("a").unwrap();
-    let (live, _) = shell.admit(ask(&shell, "s")).await.unwrap().check().unwrap().begin();
+    let (live, _) = shell.admit(ask(&shell, "s")).await.unwrap().check().await.unwrap().begin();
     let granted = shell.admit(ask(&shell, "t")).await.unwrap();
     fleet(&shell, FleetChange::Remove(id));
     register(&shell, "a");
@@ -167,16 +169,18 @@ async fn r10_a_session_that_has_moved_is_asked_for_again() {
     let shell = shell("", &["a", "b"]);
     let turn = || ask(&shell, "s");
     // A turn that is granted at home, and one that moves the session away before it is sent.
-    let (live, _) = shell.admit(turn()).await.unwrap().check().unwrap().begin();
+    let (live, _) = shell.admit(turn()).await.unwrap().check().await.unwrap().begin();
     drop(live);
     let granted = shell.admit(turn()).await.unwrap();
-    let mover = shell.admit(turn()).await.unwrap().check().unwrap();
+    let mover = shell.admit(turn()).await.unwrap().check().await.unwrap();
     let home = mover.worker().spec.name.clone();
-    let (live, outcome) = mover.failed(Failure::Broken).await.unwrap().check().unwrap().begin();
+    let (live, outcome) =
+        mover.failed(Failure::Broken).await.unwrap().check().await.unwrap().begin();
     assert_eq!(outcome, Outcome::Rebound);
-    let again = granted.check().unwrap_err();
+    let again = granted.check().await.unwrap_err();
+    let Unsent::Again(again) = again else { panic!("{again:?}") };
     assert_eq!(stats(&shell).bookings, 1, "only the mover's");
-    let checked = shell.admit(again).await.unwrap().check().unwrap();
+    let checked = shell.admit(*again).await.unwrap().check().await.unwrap();
     assert_ne!(checked.worker().spec.name, home);
     assert_eq!(checked.begin().1, Outcome::Hit);
     drop(live);

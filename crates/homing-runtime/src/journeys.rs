@@ -1,6 +1,7 @@
 //! What the tests of cancellation share: requests that go their whole way through the guards, on a fleet
 //! that changes meanwhile. `cancel_tests` drops them at every await, `model_tests` runs them on threads.
 
+use crate::guard::Unsent;
 use crate::shell::Shell;
 use crate::testing::{ask, register};
 use homing_core::ask::{Ask, Explicit, Failure, Step};
@@ -54,9 +55,10 @@ impl Journey {
             let Ok(mut granted) = shell.admit(ask).await else { return };
             ask = loop {
                 pause().await;
-                let mut checked = match granted.check() {
+                let mut checked = match granted.check().await {
                     Ok(checked) => checked,
-                    Err(again) => break again,
+                    Err(Unsent::Again(again)) => break *again,
+                    Err(Unsent::Refused(_)) => return,
                 };
                 checked.dispatching();
                 pause().await;

@@ -10,6 +10,7 @@ pub use asked::Asked;
 
 use crate::ingest::{FeedBook, FeedStats};
 use crate::recorder::Recorder;
+use crate::replication::Counts;
 use crate::shell::Shell;
 use homing_core::affinity::MoveReason;
 use homing_core::affinity::Outcome;
@@ -214,6 +215,11 @@ impl Metrics {
     /// Adds what became of the lines of `gateway.record`, `homing_trace_lines_total{outcome}`. Once a shell.
     pub fn watch_record(shell: &Arc<Shell>, recorder: Arc<Recorder>) {
         shell.metrics().registry.lock().register_collector(Box::new(TraceLines(recorder)));
+    }
+
+    /// Adds what is counted of what routers share. Once a shell.
+    pub fn watch_replication(&self, counts: &Counts) {
+        counts.register(&mut self.registry.lock());
     }
 
     /// A request has been answered; `seconds` from its head to its end.

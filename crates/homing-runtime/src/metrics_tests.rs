@@ -15,7 +15,7 @@ async fn sessions_that_idled_out_are_counted() {
     let shell = shell("affinity.ttl = '1s'\n", &["a"]);
     Metrics::watch(&shell, Arc::default());
     assert!(has(&shell, "homing_affinity_expired_total 0"));
-    drop(shell.admit(ask(&shell, "s")).await.unwrap().check().unwrap().begin());
+    drop(shell.admit(ask(&shell, "s")).await.unwrap().check().await.unwrap().begin());
     let clock = tokio::spawn(shell.clone().keep_time());
     eventually("it has idled out", || stats(&shell).bindings == 0).await;
     assert!(has(&shell, "homing_affinity_expired_total 1"));
@@ -29,14 +29,14 @@ async fn sessions_that_found_no_room_or_made_some_are_counted_and_so_are_moves()
         let shell = shell(&text, &["a", "b"]);
         Metrics::watch(&shell, Arc::default());
         for session in ["s", "t"] {
-            let checked = shell.admit(ask(&shell, session)).await.unwrap().check().unwrap();
+            let checked = shell.admit(ask(&shell, session)).await.unwrap().check().await.unwrap();
             drop(checked.begin());
         }
         assert!(has(&shell, &format!("homing_affinity_evicted_total {evicted}")), "{on_full}");
         assert!(has(&shell, &format!("homing_affinity_full_table_fallbacks_total {full}")));
         let bound = if evicted == 1 { "t" } else { "s" };
-        let checked = shell.admit(ask(&shell, bound)).await.unwrap().check().unwrap();
-        let moved = checked.failed(Failure::Broken).await.unwrap().check().unwrap().begin();
+        let checked = shell.admit(ask(&shell, bound)).await.unwrap().check().await.unwrap();
+        let moved = checked.failed(Failure::Broken).await.unwrap().check().await.unwrap().begin();
         assert_eq!(moved.1, Outcome::Rebound);
         assert!(has(&shell, "homing_affinity_moves_total{reason=\"failed\"} 1"));
         assert!(has(&shell, "homing_affinity_moves_total{reason=\"overloaded\"} 0"));
@@ -46,7 +46,7 @@ async fn sessions_that_found_no_room_or_made_some_are_counted_and_so_are_moves()
 #[tokio::test]
 async fn r07_a_worker_that_was_overloaded_is_told_to_be_well_without_a_request() {
     let shell = shell("", &["a"]);
-    let checked = shell.admit(ask(&shell, "")).await.unwrap().check().unwrap();
+    let checked = shell.admit(ask(&shell, "")).await.unwrap().check().await.unwrap();
     assert!(checked.failed(Failure::Overloaded(None)).await.is_err(), "nobody else is there");
     let shed = || shell.core().workers()[0].part.shed;
     assert!(shed());
@@ -103,7 +103,7 @@ async fn f28_an_error_is_there_once_something_was_compared() {
         let mut request = ask(&shell, "");
         let tokens: Vec<u32> = (0..1000).collect();
         request.prompt = Prompt::from_tokens(&tokens, 16, HashSpace::default());
-        let checked = shell.admit(request).await.unwrap().check().unwrap();
+        let checked = shell.admit(request).await.unwrap().check().await.unwrap();
         let (live, _) = checked.begin();
         live.progress(Step::Usage(Usage { prompt_tokens: 1000, cached_tokens }));
     };

@@ -45,7 +45,8 @@ fn play(scene: &Scene, settings: &Settings) {
         let mut first = ask(&shell, "s");
         first.explicit = Some(Explicit { worker: scene.workers[0].into(), rank: None });
         let granted = shuttle::future::block_on(pin!(shell.admit(first))).unwrap();
-        drop(granted.check().unwrap().begin());
+        let checked = shuttle::future::block_on(pin!(granted.check())).unwrap();
+        drop(checked.begin());
         requests += 1;
     }
     let mut threads = Vec::new();

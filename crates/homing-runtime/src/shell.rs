@@ -5,9 +5,10 @@ use crate::clock::Clock;
 use crate::guard::{Granted, Waiting};
 use crate::interleave;
 use crate::metrics::Metrics;
+use crate::replication::Replication;
 use crate::upstream::Links;
 use homing_core::SelectionCore;
-use homing_core::ask::{Admission, Ask, Output, Refusal, TicketId};
+use homing_core::ask::{Admission, Ask, Claimed, Claiming, Output, Refusal, TicketId};
 use homing_core::fleet::{FleetEvent, State};
 use homing_core::ids::{KeySecret, WorkerId};
 use homing_core::settings::{
@@ -18,13 +19,13 @@ use homing_core::time::Time;
 use homing_core::trust::{LikelyCause, Turn};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::settings::{self, AffinityMode, Policy, Settings, Verify};
+use crate::settings::{self, AffinityMode, Policy, ReplicationMode, Settings, Verify};
 
 /// What an engine reports of its load counts for as long as so many probes take.
 const REPORT_PROBES: u32 = 3;
@@ -49,8 +50,20 @@ pub struct Shell {
     verifies: bool,
     /// Readiness latches: losing the last worker doesn't unready the router.
     was_ready: AtomicBool,
-    /// Sessions were restored, and some of their workers have not been heard of yet: they would be refused.
-    warming: AtomicBool,
+    /// How many have a reason for not taking requests yet.
+    held: Arc<AtomicUsize>,
+    /// What is shared with other routers, where something is.
+    shared: OnceLock<Weak<Replication>>,
+}
+
+/// As long as it lives the router is not ready.
+#[derive(Debug)]
+pub struct NotReady(Arc<AtomicUsize>);
+
+impl Drop for NotReady {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Somebody in the queue, or a wake-up that came before its sleeper lay down.
@@ -93,7 +106,8 @@ impl Shell {
             cutting: CancellationToken::new(),
             verifies: settings.index.verify != Verify::Off,
             was_ready: AtomicBool::new(false),
-            warming: AtomicBool::new(false),
+            held: Arc::default(),
+            shared: OnceLock::new(),
         })
     }
 
@@ -277,14 +291,35 @@ impl Shell {
     /// Whether some worker was ever ready, and restored sessions have been waited for.
     #[must_use]
     pub fn ready(&self) -> bool {
-        self.was_ready.load(Ordering::Relaxed) && !self.warming.load(Ordering::Relaxed)
+        self.was_ready.load(Ordering::Relaxed) && self.held.load(Ordering::Relaxed) == 0
+    }
+
+    /// Holds readiness back.
+    #[must_use]
+    pub fn hold_readiness(&self) -> NotReady {
+        self.held.fetch_add(1, Ordering::Relaxed);
+        NotReady(self.held.clone())
+    }
+
+    /// What is shared with other routers from now on. Once; whoever starts it keeps it.
+    pub(crate) fn share(&self, replication: &Arc<Replication>) {
+        // A second one would be a fault of the host's; the first stays.
+        let _ = self.shared.set(Arc::downgrade(replication));
+    }
+
+    /// Asks the shared store to make a first turn known (R24).
+    pub(crate) async fn claim(&self, claiming: &Claiming) -> Claimed {
+        match self.shared.get().and_then(Weak::upgrade) {
+            Some(replication) => replication.claim(claiming).await,
+            None => Claimed::Without,
+        }
     }
 
     /// Holds readiness back until every worker has been heard of, or found Down, for at most `most`: the
     /// sessions that were restored to a worker which has not told yet what it serves can only be refused.
     pub async fn warm_up(self: Arc<Self>, most: Duration) {
         const LOOK: Duration = Duration::from_millis(20);
-        self.warming.store(true, Ordering::Relaxed);
+        let _hold = self.hold_readiness();
         let heard = async {
             let starting = |w: &homing_core::core::WorkerView| w.state == State::Starting;
             while self.core.workers().iter().any(starting) {
@@ -292,7 +327,6 @@ impl Shell {
             }
         };
         let _ = tokio::time::timeout(most, heard).await;
-        self.warming.store(false, Ordering::Relaxed);
     }
 
     /// Takes note of what became of a change of the fleet: one line each in the log, at the level that
@@ -401,8 +435,11 @@ pub fn core_settings(s: &Settings) -> CoreSettings {
                 settings::OnFailure::Reject => OnFailure::Reject,
             },
             max_parallel: a.max_parallel,
-            // Nobody listens until replication is built.
-            shared: false,
+            shared: s.replication.is_some(),
+            claimed: s
+                .replication
+                .as_ref()
+                .is_some_and(|r| r.mode == ReplicationMode::Authoritative),
         },
         queue: QueueSettings {
             max_requests: s.queue.max_requests,

@@ -91,7 +91,7 @@ async fn r08_a_new_worker_calls_who_waits() {
     assert!(now(&mut waiting).await.is_none());
     register(&shell, "b");
     let granted = now(&mut waiting).await.unwrap().unwrap();
-    assert_eq!(&*granted.check().unwrap().worker().spec.name, "b");
+    assert_eq!(&*granted.check().await.unwrap().worker().spec.name, "b");
     drop(running);
     assert_quiet(&shell, 2);
 }
@@ -125,7 +125,7 @@ async fn r08_a_deadline_in_the_queue_is_kept_by_the_clock() {
 #[tokio::test]
 async fn r14_the_clock_ends_idle_sessions() {
     let shell = shell("affinity.ttl = '1s'\n", &["a"]);
-    let (live, _) = shell.admit(ask(&shell, "s")).await.unwrap().check().unwrap().begin();
+    let (live, _) = shell.admit(ask(&shell, "s")).await.unwrap().check().await.unwrap().begin();
     let clock = tokio::spawn(shell.clone().keep_time());
     drop(live);
     assert_eq!(stats(&shell).bindings, 1);
@@ -153,7 +153,7 @@ async fn nobody_is_lost_among_many_that_come_run_and_leave_on_several_threads() 
                             let admitted = shell.admit(ask(&shell, &session)).await;
                             let Ok(granted) = admitted else { return };
                             tokio::task::yield_now().await;
-                            let Ok(checked) = granted.check() else { return };
+                            let Ok(checked) = granted.check().await else { return };
                             let (_live, _) = checked.begin();
                             tokio::task::yield_now().await;
                         }));

@@ -14,12 +14,15 @@
 //! | [`usage`] | the usage of an answer or of a stream, in three spellings | - |
 //! | [`errors`] | - | error bodies and error events in the API's own shape |
 //! | [`engine`] | `/v1/models`, `/kv_event_sources`, Prometheus text | - |
+//! | [`replica`] | what routers say to each other (msgpack), and what they keep in a shared store | the same |
 //! | [`trace`] | recorded requests, `homing.trace.v1`: a line of it | the same |
 
 pub mod engine;
 pub mod errors;
 pub mod frames;
 pub mod kv_events;
+mod msgpack;
+pub mod replica;
 pub mod request;
 pub mod sse;
 pub mod trace;

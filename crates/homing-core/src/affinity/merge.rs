@@ -75,6 +75,17 @@ impl Table {
         self.outbox.updates.push_back(Update { key, version, what, used });
     }
 
+    /// A version that was written elsewhere, which later ones of ours must surpass.
+    pub(crate) fn saw(&mut self, version: Version) {
+        // One that can't be true is passed over.
+        let _ = self.clock.saw(version);
+    }
+
+    /// The version of what is about to be written.
+    pub(crate) fn next_version(&mut self, now: Time) -> Version {
+        self.clock.next(now)
+    }
+
     /// The next update for other routers.
     pub fn poll_update(&mut self) -> Option<Update> {
         self.outbox.updates.pop_front()
@@ -195,6 +206,35 @@ impl Table {
         if to == end {
             (self.outbox.cursor, self.outbox.due) = (0, now + self.rules.ttl / 3);
         }
+    }
+
+    /// The registers among the next `most` entries from `*cursor` on that were written or used since, as updates, into
+    /// `out`. False: there are no more.
+    pub fn registers(
+        &self,
+        now: Time,
+        cursor: &mut u32,
+        most: u32,
+        since: Time,
+        mut out: impl FnMut(Update),
+    ) -> bool {
+        let end = self.entries.end().min(cursor.saturating_add(most));
+        for entry in (*cursor..end).filter_map(|slot| self.entries.get(slot)) {
+            let what = match entry.bound() {
+                // What is about to go is told when it goes.
+                Some(target) if !entry.is(flag::LAST) => What::Bound(target),
+                None if entry.is(flag::REMOVED) => What::Removed,
+                _ => continue,
+            };
+            let used = if entry.pinned() { now } else { entry.idle_since };
+            let version = entry.version();
+            let lately = used >= since || version.sequence >= since.as_micros();
+            if lately {
+                out(Update { key: entry.key(), version, what, used });
+            }
+        }
+        *cursor = end;
+        end < self.entries.end()
     }
 
     /// When [`Self::tell`] has something to do next.

@@ -131,6 +131,14 @@ impl Hold {
         }
     }
 
+    /// Another router's request has selected, and is about to bind (R24): as if it were one of ours. What ours have
+    /// selected without asking the store gives way to it.
+    pub(crate) fn join(&mut self, target: Target) {
+        if !matches!(self.kind, HoldKind::Bound { .. }) {
+            self.kind = HoldKind::Joining(target);
+        }
+    }
+
     /// Whether the session lost its binding to this very request.
     #[must_use]
     pub(crate) fn had_binding(&self) -> bool {

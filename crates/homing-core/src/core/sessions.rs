@@ -1,65 +1,38 @@
-//! Sessions as people, files and other routers see them: listed, looked up, removed; kept over a restart
-//! (R25); shared (R23).
+//! Sessions as people and files see them: listed, looked up, removed; kept over a restart (R25).
 //!
 //! Whatever walks a table does so by parts: requests get the lock in between.
 
 use super::{Cell, SelectionCore};
-use crate::affinity::merge::{Merged, Update, What};
 use crate::affinity::saved::Kept;
 use crate::affinity::table::SessionView;
-use crate::affinity::version::Version;
 use crate::fleet::Life;
-use crate::ids::{DpRank, PartitionId, Role, SessionKey, Target, WorkerId};
+use crate::ids::{PartitionId, Role, SessionKey, WorkerId};
 use crate::time::Time;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Entries of a table that are looked at while its lock is held.
 pub const WALK_AT_ONCE: u32 = 1024;
-/// Updates to workers that are not known yet, at most: the oldest go first.
-const ASIDE: usize = 16_384;
-/// How long one waits for its worker.
-const ASIDE_FOR: Duration = Duration::from_secs(60);
 
 /// Where a walk through all sessions stands.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor {
-    cell: usize,
-    slot: u32,
+    pub(super) cell: usize,
+    pub(super) slot: u32,
 }
 
-/// One session's register, as routers exchange it: names instead of numbers, which are each process's own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Publication {
-    /// The pool's name.
-    pub pool: Arc<str>,
-    /// The partition's role.
-    pub role: Role,
-    /// The session.
-    pub key: SessionKey,
-    /// Of the write.
-    pub version: Version,
-    /// Where it lives: a worker's name and one of its ranks; `None`: nowhere any more.
-    pub home: Option<(Arc<str>, Option<DpRank>)>,
-    /// When it was used last.
-    pub used: Time,
-}
+impl Cursor {
+    /// As a number, for whoever asks from elsewhere.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        (self.cell as u64) << 32 | u64::from(self.slot)
+    }
 
-/// What became of another router's publication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
-    /// Merged.
-    Merged(Merged),
-    /// Its worker or its pool is not known here yet: set aside for a minute.
-    SetAside,
-    /// Sessions are passive in that partition.
-    Passive,
+    /// Of a number: whatever it is, there is such a place, or the walk is over.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        Self { cell: (bits >> 32) as usize, slot: bits as u32 }
+    }
 }
-
-/// See [`SelectionCore`]'s field.
-#[derive(Debug, Default)]
-pub(super) struct Aside(VecDeque<(Time, Publication)>);
 
 impl SelectionCore {
     /// Sessions, at most `limit` of them in all, each with its pool's name and role.
@@ -159,85 +132,6 @@ impl SelectionCore {
             if let Some(table) = cell.state.lock().table_mut() {
                 table.restored();
             }
-        }
-    }
-
-    // === between routers ===
-
-    /// The next binding that other routers shall hear of.
-    #[must_use]
-    pub fn poll_publication(&self) -> Option<Publication> {
-        if !self.shared {
-            return None;
-        }
-        // A copy of the list: the registry's lock comes before that of the partitions.
-        let cells: Vec<Arc<Cell>> = self.cells.read().clone();
-        for cell in &cells {
-            loop {
-                let update = cell.state.lock().poll_update();
-                let Some(Update { key, version, what, used }) = update else { break };
-                let home = match what {
-                    What::Removed => None,
-                    What::Bound(target) => {
-                        let registry = self.registry.read();
-                        // Of one that has departed meanwhile nobody need hear.
-                        let Some(info) = registry.info(target.worker) else { continue };
-                        Some((info.spec.name.clone(), target.rank))
-                    }
-                };
-                let (pool, role) = (cell.pool.clone(), cell.role);
-                return Some(Publication { pool, role, key, version, home, used });
-            }
-        }
-        None
-    }
-
-    /// Another router's binding.
-    pub fn handle_publication(&self, now: Time, publication: Publication) -> Received {
-        let found = {
-            let registry = self.registry.read();
-            let partition = registry.partition_of(&publication.pool, publication.role);
-            let what = match &publication.home {
-                None => Some(What::Removed),
-                Some((name, rank)) => {
-                    registry.by_name(name).map(|worker| What::Bound(Target { worker, rank: *rank }))
-                }
-            };
-            partition.and_then(|p| self.cell(p)).zip(what)
-        };
-        let Some((cell, what)) = found else {
-            let mut aside = self.aside.lock();
-            let old = |a: &Aside| a.0.front().is_some_and(|(since, _)| now >= *since + ASIDE_FOR);
-            while aside.0.len() >= ASIDE || old(&aside) {
-                aside.0.pop_front();
-            }
-            aside.0.push_back((now, publication));
-            return Received::SetAside;
-        };
-        let Publication { key, version, used, .. } = publication;
-        let merged = self.with(&cell, |s| s.merge(now, Update { key, version, what, used }));
-        merged.map_or(Received::Passive, Received::Merged)
-    }
-
-    /// A worker has come, or has told what it serves: what was set aside for it can be merged.
-    pub(super) fn take_up(&self, now: Time, worker: WorkerId) {
-        let Some(info) = self.registry.read().info(worker).cloned() else { return };
-        let name = &info.spec.name;
-        let waiting: Vec<Publication> = {
-            let mut aside = self.aside.lock();
-            let mut taken = Vec::new();
-            aside.0.retain(|(since, p)| {
-                let fresh = now < *since + ASIDE_FOR;
-                let its = p.home.as_ref().is_none_or(|(home, _)| home == name);
-                if fresh && its {
-                    taken.push(p.clone());
-                }
-                fresh && !its
-            });
-            taken
-        };
-        for publication in waiting {
-            self.handle_publication(now, publication);
         }
     }
 }

@@ -454,6 +454,18 @@ impl Registry {
         self.workers.get(&id).map(|w| &w.info)
     }
 
+    /// When a worker's process began, where that is known.
+    #[must_use]
+    pub fn started(&self, id: WorkerId) -> Option<u64> {
+        self.workers.get(&id)?.started
+    }
+
+    /// Its ranks.
+    #[must_use]
+    pub fn ranks(&self, id: WorkerId) -> Option<Ranks> {
+        self.workers.get(&id).map(|w| w.ranks)
+    }
+
     /// The pool's name and the role of a partition.
     #[must_use]
     pub fn partition(&self, id: PartitionId) -> Option<(&Arc<str>, Role)> {

@@ -3,17 +3,21 @@
 //! * `ledger`: one booking per request, from its selection to the end of its stream;
 //! * `paths`: which blocks the requests of one target occupy together;
 //! * [`pace`]: how long a target takes, learned from what it did;
-//! * [`report`]: what engines say that they have to do, and what that shows beyond our bookings.
+//! * [`peers`]: what other routers have booked;
+//! * [`report`]: what engines say that they have to do, and what that shows beyond all bookings.
 
 mod ledger;
 pub mod pace;
 mod paces;
 mod paths;
+pub mod peers;
 pub mod report;
 
 pub(crate) use ledger::{Booking, Claimed, Freed, Ledger};
 pub use pace::Pace;
 pub(crate) use paces::Paces;
+pub use peers::PeerLoad;
+pub(crate) use peers::Peers;
 
 use crate::time::Time;
 use std::iter::Sum;

@@ -55,6 +55,7 @@ impl Partition {
         self.records.ring().check();
         let has = |worker, rank| self.row(worker).is_some_and(|row| row.ranks.has(rank));
         self.reports.check(has);
+        self.peers.check(has);
         self.check_overload();
         self.vitals.check(|worker| self.row(worker).is_some());
         self.check_board();

@@ -1,6 +1,7 @@
 //! From a place to a running request: the last look, the commit, and the ways in which it comes to nothing (R10-R12).
 
 use super::Partition;
+use super::claim::claiming;
 use super::decide::No;
 use super::standing::Lens;
 use crate::affinity::{Check, Outcome};
@@ -85,22 +86,15 @@ impl Partition {
             _ => false,
         };
         if !again {
+            if let Some(update) = self.to_claim(now, &grant) {
+                return claiming(grant, update);
+            }
             self.records.dispatched(now, grant.ask.past.record, grant.target());
             self.sent(now, &grant);
             return Dispatch::Go(Checked(grant));
         }
-        let Grant { mut ask, worker, rank, booking, claim, tries, .. } = grant;
-        let _ = self.free(now, booking, rank);
-        if tries {
-            self.vitals.tried(now, worker.id);
-        }
-        if let (Some(table), Claim::Held(hold)) = (&mut self.table, claim) {
-            ask.past.had_binding |= hold.had_binding();
-            table.release(now, hold, false);
-        }
+        let mut ask = self.give_back(now, grant);
         ask.past.rechecked = true;
-        self.wake_all(Some(worker.id));
-        self.debug_check();
         Dispatch::Again(ask)
     }
 
@@ -158,6 +152,7 @@ impl Partition {
         if let (Some(table), Claim::Held(hold)) = (&mut self.table, grant.claim) {
             table.release(now, hold, why != Abandon::NotDispatched);
         }
+        self.withdraw(&grant.ask);
         self.count(outcome);
         self.records.abandoned(now, grant.ask.past.record, why, outcome);
         self.wake_all(Some(grant.worker.id));

@@ -1,4 +1,4 @@
-//! What targets have to do: our bookings, and what engines report beyond them. Whatever changes it goes through
+//! What targets have to do: our bookings, those of other routers, and what engines report beyond them. Whatever changes it goes through
 //! here, so that verdicts on overload, the turnover and those who wait hear of it.
 
 use super::Partition;
@@ -6,7 +6,7 @@ use crate::ask::Cause;
 use crate::ids::{DpRank, WorkerId};
 use crate::load::pace::{Decoded, Prefilled};
 use crate::load::report::Report;
-use crate::load::{Booking, Freed, Load, block_of};
+use crate::load::{Booking, Freed, Load, PeerLoad, block_of};
 use crate::select::Demand;
 use crate::time::Time;
 use smallvec::SmallVec;
@@ -21,7 +21,8 @@ const LONGEST_GUESS: Duration = Duration::from_secs(48);
 impl Partition {
     /// What a target has to do: never less than is booked on it.
     pub(super) fn load_of(&self, worker: WorkerId, rank: DpRank) -> Load {
-        [self.ledger.of(worker, rank), self.reports.foreign(worker, rank)].into_iter().sum()
+        let (ours, peers) = (self.ledger.of(worker, rank), self.peers.of(worker, rank));
+        [ours, peers, self.reports.foreign(worker, rank)].into_iter().sum()
     }
 
     /// A request has been booked.
@@ -94,8 +95,11 @@ impl Partition {
         if there.is_empty() {
             return;
         }
-        let (ledger, usual) = (&self.ledger, self.usual);
-        let ours = |rank| ledger.of(worker, rank).active_requests;
+        let (ledger, peers, usual) = (&self.ledger, &self.peers, self.usual);
+        let ours = |rank| {
+            let booked = ledger.of(worker, rank).active_requests;
+            booked.saturating_add(peers.of(worker, rank).active_requests)
+        };
         let eased = self.reports.hear(self.latest, worker, &there, report, usual, ours);
         self.note_loads(worker);
         self.reassess(Some(worker));
@@ -103,6 +107,42 @@ impl Partition {
             self.wake_all(Some(worker));
         }
         self.debug_check();
+    }
+
+    /// See [`crate::SelectionCore::handle_peer_load`].
+    pub fn hear_peer(&mut self, writer: u32, worker: WorkerId, rank: DpRank, load: PeerLoad) {
+        if !self.row(worker).is_some_and(|row| row.ranks.has(rank)) {
+            return;
+        }
+        let eased = self.peers.hear(writer, worker, rank, load);
+        self.note_load(worker, rank);
+        self.reassess(Some(worker));
+        if eased {
+            self.wake_all(Some(worker));
+        }
+        self.debug_check();
+    }
+
+    /// See [`crate::SelectionCore::forget_peer`].
+    pub fn forget_peer(&mut self, writer: u32) {
+        for worker in self.peers.forget(writer) {
+            self.note_loads(worker);
+            self.reassess(Some(worker));
+            self.wake_all(Some(worker));
+        }
+        self.debug_check();
+    }
+
+    /// What is booked here on each target that has something to do.
+    pub fn own_loads(&self, mut out: impl FnMut(WorkerId, DpRank, PeerLoad)) {
+        for row in &self.rows {
+            for rank in row.ranks.iter() {
+                let load = PeerLoad::from(self.ledger.of(row.info.id, rank));
+                if load != PeerLoad::default() {
+                    out(row.info.id, rank, load);
+                }
+            }
+        }
     }
 
     /// When a refused client may come again; `None`: that is no matter of time, or nobody can say.

@@ -8,6 +8,7 @@
 //! * `weigh`: whether a Soft session stays;
 //! * `place`: acting on it: resolve, book, wait or refuse;
 //! * `dispatch`: the last look, the commit, and coming to nothing;
+//! * `claim`: first turns of which a shared store must hear (R24);
 //! * `remember`: what is kept of a decision;
 //! * `running`: what becomes of a request that its worker has begun to answer;
 //! * `lines`: who waits for what;
@@ -23,6 +24,7 @@
 mod board;
 mod budget;
 mod check;
+mod claim;
 mod decide;
 mod dispatch;
 mod lines;
@@ -47,9 +49,9 @@ use crate::blame::Reuse;
 use crate::dice::SplitMix;
 use crate::explain::records::Records;
 use crate::fleet::{Row, State};
-use crate::ids::{NameId, PartitionId, Role, WorkerId};
+use crate::ids::{NameId, PartitionId, Role, SessionKey, WorkerId};
 use crate::load::report::{Reports, Usual};
-use crate::load::{Ledger, Paces};
+use crate::load::{Ledger, Paces, Peers};
 use crate::queue::Line;
 use crate::select::policy::Policy;
 use crate::settings::CoreSettings;
@@ -57,13 +59,14 @@ use crate::time::Time;
 use crate::trust::Book;
 use board::Board;
 use budget::Budget;
+pub(crate) use claim::Answer;
 use decide::No;
 use lines::{Lines, Queued};
 use overload::Detector;
 pub use overload::{GAP, Overload};
 pub use shown::{Stats, WorkerLoad};
 use standing::Silence;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use turnover::Turnover;
 use vitals::Vitals;
 pub use vitals::{Ailment, STALL_LEAST};
@@ -88,8 +91,10 @@ pub struct Partition {
     /// `None`: sessions are passive (R02).
     table: Option<Table>,
     ledger: Ledger,
-    /// What engines say that they have to do.
+    /// What engines say that they have to do,
     reports: Reports,
+    /// and what other routers have booked on them.
+    peers: Peers,
     /// What a request weighs that is known by a report alone.
     usual: Usual,
     lines: Lines,
@@ -119,6 +124,8 @@ pub struct Partition {
     /// Prompt tokens by what became of them, and the name that they came under.
     reuse: BTreeMap<NameId, Reuse>,
     records: Records,
+    /// Claims in the shared store that have come to nothing.
+    withdrawn: VecDeque<SessionKey>,
     /// How often invariants could have been looked at.
     #[cfg(debug_assertions)]
     calls: u32,
@@ -151,6 +158,7 @@ impl Partition {
             table: affinity.ttl_of(role).map(|ttl| Table::new(rules(ttl), writer)),
             ledger: Ledger::default(),
             reports: Reports::new(settings.report_life),
+            peers: Peers::default(),
             usual: Usual::default(),
             lines: Lines::new(id, settings.queue.max_requests),
             shed: Vec::new(),
@@ -169,6 +177,7 @@ impl Partition {
             paces: Paces::default(),
             reuse: BTreeMap::new(),
             records: Records::new(settings.records),
+            withdrawn: VecDeque::new(),
             #[cfg(debug_assertions)]
             calls: 0,
             settings,
@@ -224,6 +233,7 @@ impl Partition {
                     self.shaken.extend(named);
                 }
                 self.reports.keep(id, Some(row.ranks));
+                self.peers.keep(id, Some(row.ranks));
                 self.rows[i] = row;
                 if lost {
                     self.shake_homes();
@@ -250,6 +260,7 @@ impl Partition {
         self.shed.retain(|(w, _)| *w != worker);
         self.detector.forget(worker);
         self.reports.keep(worker, None);
+        self.peers.keep(worker, None);
         self.unplaced.remove(&worker);
         self.trust.forget(worker);
         self.paces.forget(worker);

@@ -67,7 +67,10 @@ impl Partition {
         let lens = Lens::new(now, rows, unplaced, &self.vitals, self.silence, on_down);
         let standing = |t| lens.standing(ask.name, t);
         match table.resolve(now, session.key, session.mode, ask.past.had_binding, standing) {
-            Resolved::Hold(hold) => Claim::Held(hold),
+            Resolved::Hold(mut hold) => {
+                self.join(ask, &mut hold);
+                Claim::Held(hold)
+            }
             Resolved::Full => Claim::Full,
             Resolved::Surplus => Claim::Surplus,
         }
@@ -149,6 +152,7 @@ impl Partition {
             (true, Cause::WorkerFailed | Cause::Answered) => Outcome::Unbound,
             (true, _) => Outcome::Rejected,
         };
+        self.withdraw(ask);
         self.count(outcome);
         let retry_after = self.retry_after(now, cause, no.at);
         let refusal = Refusal { cause, outcome, bound: no.bound, retry_after };

@@ -4,7 +4,7 @@ use super::world::*;
 use homing_core::affinity::Outcome;
 use homing_core::affinity::merge::Merged;
 use homing_core::affinity::version::Version;
-use homing_core::core::{Publication, Received};
+use homing_core::core::{Home, Publication, Received};
 use homing_core::settings::CoreSettings;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn two() -> (World, World) {
 
 /// What a router has to tell.
 fn told(w: &World) -> Vec<Publication> {
-    std::iter::from_fn(|| w.core.poll_publication()).collect()
+    w.core.publications(usize::MAX)
 }
 
 fn hears(w: &World, p: &Publication) -> Received {
@@ -54,7 +54,11 @@ fn written(w: &World, home: Option<(&str, Option<u16>)>, sequence: u64) -> Publi
         role: homing_core::ids::Role::Aggregated,
         key: key("s"),
         version: Version { sequence, writer: 99 },
-        home: home.map(|(name, rank)| (name.into(), rank.map(homing_core::ids::DpRank))),
+        home: home.map(|(name, rank)| Home {
+            worker: name.into(),
+            rank: rank.map(homing_core::ids::DpRank),
+            started: None,
+        }),
         used: w.now,
     }
 }

@@ -232,14 +232,14 @@ impl World {
     pub(super) fn go(&self, grant: Grant) -> Checked {
         match self.check(grant) {
             Dispatch::Go(checked) => checked,
-            Dispatch::Again(ask) => panic!("not to be dispatched: {ask:?}"),
+            other => panic!("not to be dispatched: {other:?}"),
         }
     }
 
     pub(super) fn again(&self, grant: Grant) -> Ask {
         match self.check(grant) {
             Dispatch::Again(ask) => ask,
-            Dispatch::Go(checked) => panic!("went on: {checked:?}"),
+            other => panic!("went on: {other:?}"),
         }
     }
 

@@ -78,6 +78,7 @@ impl Router {
                 Admission::Granted(grant) => match self.core.check_dispatch(self.now, grant) {
                     Dispatch::Go(checked) => return Some(checked),
                     Dispatch::Again(again) => ask = again,
+                    other => panic!("nothing is claimed here: {other:?}"),
                 },
                 Admission::Refused(_) => return None,
                 Admission::Waiting(_) => panic!("nothing waits here"),
@@ -101,7 +102,7 @@ impl Router {
 
     /// All that others shall hear.
     pub(crate) fn told(&mut self) -> Vec<Publication> {
-        std::iter::from_fn(|| self.core.poll_publication()).collect()
+        self.core.publications(usize::MAX)
     }
 
     pub(crate) fn hear(&mut self, publication: Publication) -> Received {

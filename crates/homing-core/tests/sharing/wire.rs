@@ -67,7 +67,7 @@ impl Wire {
         let k = p.key.0 as u32;
         let before = to.view(k);
         let removed = self.removed.get(&p.key.0).copied();
-        let known = p.home.as_ref().is_none_or(|(name, _)| to.core.worker_named(name).is_some());
+        let known = p.home.as_ref().is_none_or(|home| to.core.worker_named(&home.worker).is_some());
         let got = to.hear(p.clone());
         let after = to.view(k);
         if !known {
@@ -80,9 +80,9 @@ impl Wire {
             return Some(Came::Expired);
         }
         // What its home is called here by now: a worker that has been away is another life.
-        let target = p.home.as_ref().map(|(name, rank)| {
-            let worker = to.core.worker_named(name).unwrap();
-            Target { worker, rank: *rank }
+        let target = p.home.as_ref().map(|home| {
+            let worker = to.core.worker_named(&home.worker).unwrap();
+            Target { worker, rank: home.rank }
         });
         let reborn = |b: &SessionView| target.is_some_and(|t| t != b.target) && !b.last;
         let came = match before {

@@ -17,7 +17,7 @@ use super::steering::Steering;
 use super::{Gateway, ask, forward};
 use bytes::Bytes;
 use homing_core::ask::{Ask, Cause, Failure, Refusal};
-use homing_runtime::guard::{Checked, Granted};
+use homing_runtime::guard::{Checked, Granted, Unsent};
 use homing_runtime::settings::{self, Settings, Verify};
 use homing_runtime::upstream::{Link, Outgoing, Upstream};
 use homing_wire::errors::ApiShape;
@@ -303,9 +303,12 @@ impl Sending<'_> {
     }
 
     async fn attempt(&mut self, granted: Granted, record: &mut Record) -> Result<Attempt, Failed> {
-        let mut checked = match granted.check() {
+        let mut checked = match granted.check().await {
             Ok(checked) => checked,
-            Err(ask) => return Ok(Attempt::Again(ask)),
+            Err(Unsent::Again(ask)) => return Ok(Attempt::Again(*ask)),
+            Err(Unsent::Refused(refusal)) => {
+                return Err(self.gateway.refusal(refusal, false).into());
+            }
         };
         let placement = checked.placement();
         let worker = checked.worker();

@@ -228,6 +228,8 @@ impl Error {
             Cause::BadRank | Cause::NotAllowed => at_fault("invalid_request"),
             Cause::NoWorker => Self::unavailable("no_worker", text),
             Cause::TargetUnavailable => Self::unavailable("affinity_target_unavailable", text),
+            // Where its session lives is known to nobody who can be asked.
+            Cause::StoreUnreachable => Self::unavailable("affinity_target_unavailable", text),
             Cause::TargetOverloaded => too_many("affinity_target_overloaded"),
             // The worker's answer passes where there is one; it is gone by now.
             Cause::Overloaded | Cause::Answered => too_many("overloaded"),

@@ -204,7 +204,7 @@ async fn f28_counters_are_read_where_answers_say_nothing() {
         let tokens: Vec<u32> = (0..1000).collect();
         request.prompt = Prompt::from_tokens(&tokens, 16, HashSpace::default());
         let granted = world.shell.admit(request).await.unwrap();
-        let Ok(checked) = granted.check() else { panic!("it moved") };
+        let Ok(checked) = granted.check().await else { panic!("it moved") };
         let (live, _) = checked.begin();
         live.progress(Step::Usage(Usage { prompt_tokens: 1000, cached_tokens: None }));
     };

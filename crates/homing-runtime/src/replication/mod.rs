@@ -1,5 +1,124 @@
-//! Sessions and load shared between routers (R23, R24).
+//! Sessions and load shared between routers (R23, R24). Requests meet it in one place: a first turn that a shared store
+//! must hear of ([`Replication::claim`]); all else happens behind them.
 //!
-//! * [`port`]: what is needed of the outside.
+//! * [`port`]: what is needed of the outside;
+//! * `talk`: what routers say to each other over a bus;
+//! * `peers`: who is there, and what of their words has been missed;
+//! * `store`: bindings in a shared store;
+//! * `counts`: what metrics see of it.
 
+mod counts;
+#[cfg(test)]
+mod fake;
+mod peers;
 pub mod port;
+mod store;
+mod talk;
+
+pub use counts::Counts;
+
+use crate::lifecycle::Lifecycle;
+use crate::shell::Shell;
+use homing_core::ask::{Claimed, Claiming};
+use homing_core::ids::SessionKey;
+use homing_wire::replica::Head;
+use port::{BindingStore, Bus, Deliveries};
+use std::sync::Arc;
+use store::Store;
+use talk::Talk;
+use tokio::sync::oneshot;
+
+/// What the settings say of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Whether a first turn fails while the store can't be reached (`on_store_failure = "fail"`).
+    pub strict: bool,
+}
+
+/// What a backend gives.
+#[derive(Debug, Default)]
+pub struct Ports {
+    /// Messages among routers.
+    pub bus: Option<(Arc<dyn Bus>, Deliveries)>,
+    /// Registers that all share. Where there is one, bindings go there, and load alone over the bus.
+    pub store: Option<Arc<dyn BindingStore>>,
+}
+
+/// A router's part in it.
+#[derive(Debug)]
+pub struct Replication {
+    store: Option<Arc<Store>>,
+    counts: Arc<Counts>,
+}
+
+impl Replication {
+    /// Begins to share, and holds readiness back until this router knows what the others know.
+    #[must_use = "it ends for requests when it is dropped"]
+    pub fn start(shell: &Arc<Shell>, ports: Ports, rules: Rules, life: &Lifecycle) -> Arc<Self> {
+        let counts = Arc::new(Counts::default());
+        shell.metrics().watch_replication(&counts);
+        let head = Head {
+            writer: shell.core().writer(),
+            boot: shell.now().as_micros(),
+            group: group(shell),
+            ..Head::default()
+        };
+        let Ports { bus, store } = ports;
+        let mut joins = Vec::new();
+        let over = life.finished();
+        let store = store.map(|store| {
+            let (joined, wait) = oneshot::channel();
+            joins.push(wait);
+            let following = store.follow();
+            let store = Store::new(shell.clone(), store, counts.clone(), rules.strict);
+            life.spawn(store.clone().follow(following, joined, over.clone()));
+            life.spawn(store.clone().write(over.clone()));
+            store
+        });
+        if let Some((bus, deliveries)) = bus {
+            let (joined, wait) = oneshot::channel();
+            joins.push(wait);
+            let bindings = store.is_none();
+            let talk = Talk::new(shell.clone(), bus, counts.clone(), bindings, head, joined);
+            life.spawn(talk.run(deliveries, over.clone()));
+        }
+        let hold = shell.hold_readiness();
+        life.spawn(async move {
+            for join in joins {
+                // One that has ended will not say more.
+                let _ = join.await;
+            }
+            drop(hold);
+        });
+        let this = Arc::new(Self { store, counts });
+        shell.share(&this);
+        this
+    }
+
+    /// Asks the shared store to make a first turn known.
+    pub(crate) async fn claim(&self, claiming: &Claiming) -> Claimed {
+        match (&self.store, claiming.publication()) {
+            (Some(store), Some(publication)) => {
+                store.claim(publication.clone(), claiming.expected()).await
+            }
+            _ => Claimed::Without,
+        }
+    }
+
+    /// How it goes.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+}
+
+/// What tells routers with one session secret from others, and says nothing about it.
+fn group(shell: &Shell) -> u64 {
+    let secret = shell.secret();
+    let SessionKey(key) = secret.session("", "", b"the group of routers that share one secret");
+    secret.digest(SessionKey(key)).0
+}
+
+#[cfg(test)]
+#[path = "replication_tests.rs"]
+mod tests;

@@ -5,11 +5,12 @@ use super::raw::{Group, POLICY, Raw, is_settable};
 use super::transport::{self, Listen};
 use super::types::{
     Admin, Affinity, AffinityMode, Discovery, Gateway, Health, Index, IndexSource, Log, LogFormat,
-    OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, ResponseHeaders,
-    Retry, Routing, Settings, Soft, Steering, Subagents, Verify,
+    OnDown, OnFailure, OnFull, OnOverload, OnStoreFailure, Overload, Policy, Queue, RejectAs,
+    ReplicationBackend, ReplicationMode, ResponseHeaders, Retry, Routing, Settings, Soft, Steering,
+    Subagents, Verify,
 };
 use super::value::Value;
-use super::{Effective, KEYS, Origin, Policies, Status, tenant, worker};
+use super::{Effective, KEYS, Origin, Policies, Status, replication, tenant, worker};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -64,6 +65,9 @@ from_value! {
     Verify: Value::Word(word) => Self::from_word(word),
     Steering: Value::Word(word) => Self::from_word(word),
     Discovery: Value::Word(word) => Self::from_word(word),
+    ReplicationBackend: Value::Word(word) => Self::from_word(word),
+    ReplicationMode: Value::Word(word) => Self::from_word(word),
+    OnStoreFailure: Value::Word(word) => Self::from_word(word),
     ResponseHeaders: Value::Word(word) => Self::from_word(word),
 }
 
@@ -105,7 +109,9 @@ pub(super) fn convert(
 ) -> Result<Settings, Problem> {
     let top = &raw.top;
     let upstream = transport::upstream(top, problems)?;
+    let affinity = affinity(top, problems)?;
     let settings = Settings {
+        replication: replication::replication(top, &affinity, problems)?,
         gateway: gateway(top, problems)?,
         admin: Admin {
             listen: top.read("admin.listen")?,
@@ -137,7 +143,7 @@ pub(super) fn convert(
             factor: top.read("overload.factor")?,
             recover: top.read("overload.recover")?,
         },
-        affinity: affinity(top, problems)?,
+        affinity,
         routing: match top.value(POLICY) {
             // Where it is no word of ours, it is one of those.
             Some(Value::Word(name)) if Policy::from_word(name).is_none() => {

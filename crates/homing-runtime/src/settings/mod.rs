@@ -21,7 +21,7 @@
 //! |---|---|---|
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
-//! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |
+//! | `discovery.*` but `backend` | the defaults | they say nothing while the backend is `static` |
 //! | `workers.weight` | the default | it says "none" |
 
 mod convert;
@@ -32,6 +32,7 @@ mod policies;
 mod problem;
 mod raw;
 mod reference;
+mod replication;
 mod table;
 mod tenant;
 mod transport;
@@ -39,6 +40,9 @@ mod types;
 mod url;
 mod value;
 mod worker;
+
+pub use replication::Replication;
+pub use types::{OnStoreFailure, ReplicationBackend, ReplicationMode};
 
 pub use keys::{Key, Kind, Section, Shape, Status, Step};
 pub use live::NotLive;

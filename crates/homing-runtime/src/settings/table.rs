@@ -7,8 +7,9 @@
 use super::keys::{Key, Kind, Section, Shape, Status, Step};
 use super::raw::WORKERS_MAX;
 use super::types::{
-    AffinityMode, Discovery, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload, Policy,
-    RejectAs, ResponseHeaders, Soft, Steering, Subagents, Verify,
+    AffinityMode, Discovery, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload,
+    OnStoreFailure, Policy, RejectAs, ReplicationBackend, ReplicationMode, ResponseHeaders, Soft,
+    Steering, Subagents, Verify,
 };
 use std::time::Duration;
 
@@ -313,18 +314,25 @@ pub const KEYS: &[Key] = &[
          client's own request makes its engine send. `inject_usage`: streams whose request says nothing of \
          `stream_options` are asked for their usage too, and their clients get one more chunk."),
 
-    later("replication.backend", words(&["none", "nats", "etcd"], &[]), "none", Step::Replicas,
-        "What routers share bindings over."),
-    later("replication.mode", words(&["advisory", "authoritative"], &[]), "advisory",
-        Step::Replicas, "Whether a binding is made in the shared store first."),
-    later("replication.urls", LIST, "", Step::Replicas, "Where the backend is."),
-    later("replication.user", NAME, "", Step::Replicas, "Its user."),
-    later("replication.password_file", PATH, "", Step::Replicas, "A file with the password."),
-    later("replication.ca_file", PATH, "", Step::Replicas, "Its CA."),
-    later("replication.cert_file", PATH, "", Step::Replicas, "Our certificate."),
-    later("replication.key_file", PATH, "", Step::Replicas, "Its key."),
-    later("replication.on_store_failure", words(&["local", "fail"], &[]), "local", Step::Replicas,
-        "Whether requests go on without the store."),
+    built("replication.backend", words(ReplicationBackend::WORDS, &[]), "none",
+        "What routers of one fleet share their sessions over. `nats`: each hears of what the others bind, and of their \
+         load; `etcd`: each session is a key there. `affinity.key_file` must be the same at all of them."),
+    built("replication.mode", words(ReplicationMode::WORDS, &[]), "advisory",
+        "`authoritative`: the first turn of a session is made known in the shared store (etcd, or JetStream's key-value \
+         buckets) before its dispatch, so that of first turns at several routers at once all go to one worker. It costs \
+         that turn a round trip; later ones none."),
+    built("replication.group", NAME, "default",
+        "Routers of one group share; 1 to 63 of a-z, 0-9 and -."),
+    built("replication.urls", LIST, "",
+        "Where the backend is: `nats://host:4222`, `tls://host:4222`; `http://host:2379`, `https://host:2379`."),
+    built("replication.user", NAME, "", "Our name there."),
+    built("replication.password_file", PATH, "", "A file whose first line is the password."),
+    built("replication.ca_file", PATH, "", "Whose certificates are believed besides the system's authorities."),
+    built("replication.cert_file", PATH, "", "Our certificate, where the backend wants one."),
+    built("replication.key_file", PATH, "", "Its key."),
+    built("replication.on_store_failure", words(OnStoreFailure::WORDS, &[]), "local",
+        "What first turns do while the shared store can't be reached: go on with what this router knows, or fail with \
+         503. Bound sessions go on in any case."),
 
     built("discovery.backend",
         words(Discovery::WORDS, &[("etcd", Step::Replicas),

@@ -5,6 +5,7 @@
 //! the core's types may change without the file format changing.
 
 use super::policies::CustomPolicy;
+use super::replication::Replication;
 use super::tenant::{Limits, Tenant};
 use super::transport::{GatewayTls, Listen, Upstream};
 use super::{Effective, WorkerUrl};
@@ -227,6 +228,38 @@ words! {
     }
 }
 
+words! {
+    /// What routers share their sessions over.
+    ReplicationBackend {
+        /// Nothing is shared.
+        None = "none",
+        /// NATS: messages; authoritative bindings in JetStream's key-value buckets.
+        Nats = "nats",
+        /// etcd: bindings, each a key.
+        Etcd = "etcd",
+    }
+}
+
+words! {
+    /// Whether a binding is made in the shared store first (R23, R24).
+    ReplicationMode {
+        /// Each router binds by itself, and the others hear of it.
+        Advisory = "advisory",
+        /// A session's first turn is made known in the shared store before its dispatch.
+        Authoritative = "authoritative",
+    }
+}
+
+words! {
+    /// What a first turn does while the shared store can't be reached (R24).
+    OnStoreFailure {
+        /// It goes on with what this router knows.
+        Local = "local",
+        /// It is a 503.
+        Fail = "fail",
+    }
+}
+
 /// All settings, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -258,6 +291,8 @@ pub struct Settings {
     pub tenants: Vec<Tenant>,
     /// What the fleet doesn't say of its models by itself; names are unique.
     pub models: Vec<Model>,
+    /// What is shared with other routers, where something is.
+    pub replication: Option<Replication>,
     /// The file of workers, where there is one.
     pub workers_file: Option<PathBuf>,
     /// The workers of static discovery; ids are unique.

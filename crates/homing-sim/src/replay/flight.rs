@@ -65,6 +65,18 @@ impl World<'_> {
                         admission = router.core.admit(now, ask);
                         continue;
                     }
+                    // No shared store is played here: nothing is claimed, and so nothing refused.
+                    Dispatch::Claim(claiming) => {
+                        let _ = router.core.abandon(now, claiming, Abandon::NotDispatched);
+                        self.outcome.refused += 1;
+                        self.over(now, number);
+                        break;
+                    }
+                    Dispatch::Refused(_) => {
+                        self.outcome.refused += 1;
+                        self.over(now, number);
+                        break;
+                    }
                 },
                 Admission::Waiting(ticket) => {
                     self.waiting.insert((at, ticket.id()), number);

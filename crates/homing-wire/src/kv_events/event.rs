@@ -5,7 +5,7 @@
 //! our events; whatever else an engine hashed into a block (images, prompt embeddings, bigrams, an
 //! adapter known only by number) makes it *opaque*, because equal tokens would not mean equal blocks.
 
-use super::reader::{DecodeError, Item, Reader};
+use crate::msgpack::{DecodeError, Item, Reader};
 use homing_core::hash::EngineHash;
 use homing_core::index::event::{BlockRemoved, BlockStored, KvEvent, Medium};
 

@@ -11,16 +11,15 @@
 mod encode;
 mod event;
 mod layout;
-mod reader;
 pub mod trtllm;
 
+pub use crate::msgpack::DecodeError;
 pub use encode::{Encoding, EncodingError, Hashes, encode_batch};
 pub use layout::{LAYOUTS, Layout};
-pub use reader::DecodeError;
 
+use crate::msgpack::{Item, Reader};
 use event::{Fault, read_event};
 use homing_core::index::event::KvEvent;
-use reader::{Item, Reader};
 
 /// One published message: what changed in one rank's cache during one scheduler step.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -218,6 +218,7 @@ impl Storm {
                 meta.rechecked = true;
                 self.ask(meta, ask);
             }
+            other => panic!("nothing is claimed here: {other:?}"),
         }
     }
 

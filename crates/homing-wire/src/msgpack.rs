@@ -37,7 +37,7 @@ pub enum DecodeError {
 
 /// One value, or the head of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Item<'a> {
+pub(crate) enum Item<'a> {
     Nil,
     Bool,
     /// Any integer from 0 up, however it was written.
@@ -57,7 +57,7 @@ pub(super) enum Item<'a> {
 
 impl Item<'_> {
     /// How many values follow as part of this one.
-    pub(super) fn inside(self) -> u64 {
+    pub(crate) fn inside(self) -> u64 {
         match self {
             Self::Array(n) => n.into(),
             Self::Map(n) => 2 * u64::from(n),
@@ -68,18 +68,18 @@ impl Item<'_> {
 
 /// A place in a payload.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     payload: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) const fn new(payload: &'a [u8]) -> Self {
+    pub(crate) const fn new(payload: &'a [u8]) -> Self {
         Self { payload, at: 0 }
     }
 
     /// The next value; of an array or a map only its head.
-    pub(super) fn item(&mut self) -> Result<Item<'a>, DecodeError> {
+    pub(crate) fn item(&mut self) -> Result<Item<'a>, DecodeError> {
         let [marker] = self.fixed()?;
         Ok(match Marker::from_u8(marker) {
             Marker::Null => Item::Nil,
@@ -122,13 +122,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Passes over one whole value with all that is in it.
-    pub(super) fn skip(&mut self) -> Result<(), DecodeError> {
+    pub(crate) fn skip(&mut self) -> Result<(), DecodeError> {
         let head = self.item()?;
         self.rest_of(head)
     }
 
     /// Passes over what is inside a value whose head was read.
-    pub(super) fn rest_of(&mut self, head: Item<'a>) -> Result<(), DecodeError> {
+    pub(crate) fn rest_of(&mut self, head: Item<'a>) -> Result<(), DecodeError> {
         // A payload of 4 GiB could not make this overflow: each step adds 2^33 at most.
         let mut owed = head.inside();
         while owed > 0 {
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
     }
 
     /// That nothing is left.
-    pub(super) fn finish(self) -> Result<(), DecodeError> {
+    pub(crate) fn finish(self) -> Result<(), DecodeError> {
         match self.left() {
             0 => Ok(()),
             count => Err(DecodeError::Trailing { at: self.at, count }),

@@ -1,0 +1,147 @@
+//! What metrics, people and readiness see of replication.
+
+use homing_core::affinity::merge::Merged;
+use homing_core::core::Received;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::collections::BTreeSet;
+
+/// Reasons for which something was refused that are logged once each.
+const LOGGED_MAX: usize = 64;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Flow {
+    direction: &'static str,
+    outcome: &'static str,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Counts {
+    updates: Family<Flow, Counter>,
+    claims: Family<Outcome, Counter>,
+    gaps: Counter,
+    up: Gauge,
+    peers: Gauge,
+    in_step: Gauge,
+    /// What has been logged.
+    logged: Mutex<BTreeSet<(&'static str, String)>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+impl Counts {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let help = "Registers of sessions sent to other routers or the store, and received, by what became of them";
+        registry.register("replication_updates", help, self.updates.clone());
+        let help = "First turns that asked the shared store, by its answer";
+        registry.register("replication_claims", help, self.claims.clone());
+        let help = "Times that something of another router was missing, and was asked for";
+        registry.register("replication_gaps", help, self.gaps.clone());
+        let help = "1 while what routers share over can be reached";
+        registry.register("replication_up", help, self.up.clone());
+        let help = "Other routers of the group that are there";
+        registry.register("replication_peers", help, self.peers.clone());
+        let help = "1 while nothing of another router is known to be missing";
+        registry.register("replication_in_step", help, self.in_step.clone());
+        for (direction, outcome) in [("sent", "sent"), ("sent", "lost"), ("received", "applied")] {
+            let _ = self.updates.get_or_create(&Flow { direction, outcome });
+        }
+    }
+
+    fn flow(&self, direction: &'static str, outcome: &'static str, n: usize) {
+        self.updates.get_or_create(&Flow { direction, outcome }).inc_by(n as u64);
+    }
+
+    pub(super) fn sent(&self, n: usize) {
+        self.flow("sent", "sent", n);
+    }
+
+    /// To one who asked.
+    pub(super) fn told(&self, n: usize) {
+        self.flow("sent", "told", n);
+    }
+
+    pub(super) fn fetched(&self, n: usize) {
+        self.flow("received", "fetched", n);
+    }
+
+    pub(super) fn received(&self, what: Received) {
+        let outcome = match what {
+            Received::Merged(Merged::Applied) => "applied",
+            Received::Merged(Merged::Same) => "same",
+            Received::Merged(Merged::Stale) => "stale",
+            Received::Merged(Merged::Expired) => "expired",
+            Received::Merged(Merged::Full) => "full",
+            Received::SetAside => "set_aside",
+            Received::Passive => "passive",
+            Received::Departed => "departed",
+            Received::Forged => {
+                return self.refused(
+                    "forged",
+                    "a session was said to live at a rank that its worker has not",
+                );
+            }
+        };
+        self.flow("received", outcome, 1);
+    }
+
+    /// Something of a peer was refused: counted always, logged once.
+    pub(super) fn refused(&self, outcome: &'static str, why: &str) {
+        self.flow("received", outcome, 1);
+        let mut logged = self.logged.lock();
+        if logged.len() < LOGGED_MAX && logged.insert((outcome, why.to_owned())) {
+            tracing::warn!(
+                why,
+                "something that another router said, or the shared store says, is not believed"
+            );
+        }
+    }
+
+    /// Something of ours could not go out.
+    pub(super) fn unsent(&self, why: &str) {
+        self.flow("sent", "lost", 1);
+        tracing::debug!(
+            why,
+            "a message to other routers was lost: they will ask for what was in it"
+        );
+    }
+
+    pub(super) fn claimed(&self, outcome: &'static str) {
+        self.claims.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    pub(super) fn gap(&self) {
+        self.gaps.inc();
+    }
+
+    pub(super) fn up(&self, up: bool) {
+        if self.up.set(up.into()) != i64::from(up) {
+            if up {
+                tracing::info!("what routers share over can be reached");
+            } else {
+                tracing::warn!(
+                    "what routers share over can't be reached: each goes on with what it knows"
+                );
+            }
+        }
+    }
+
+    pub(super) fn peers(&self, n: usize, in_step: bool) {
+        self.peers.set(i64::try_from(n).unwrap_or(i64::MAX));
+        self.in_step.set(in_step.into());
+    }
+
+    /// Whether what routers share over can be reached.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.up.get() == 1
+    }
+}

@@ -1,0 +1,113 @@
+//! `[replication]`: what routers share, and over what.
+
+use super::convert::conflict;
+use super::problem::{Problem, Problems};
+use super::raw::Group;
+use super::types::{Affinity, OnStoreFailure, ReplicationBackend, ReplicationMode};
+use crate::replication::port::Reach;
+
+/// `[replication]`, where a backend is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replication {
+    /// What routers share over.
+    pub backend: ReplicationBackend,
+    /// Whether a first turn is made known before its dispatch. Default advisory.
+    pub mode: ReplicationMode,
+    /// Which routers share: those of one group. Default `default`.
+    pub group: String,
+    /// How the backend is reached.
+    pub reach: Reach,
+    /// Whether requests go on while the store can't be reached. Default local: they do.
+    pub on_store_failure: OnStoreFailure,
+}
+
+/// Reads it; `None`: nothing is shared.
+pub(super) fn replication(
+    top: &Group,
+    affinity: &Affinity,
+    problems: &mut Problems,
+) -> Result<Option<Replication>, Problem> {
+    const BACKEND: &str = "replication.backend";
+    const URLS: &str = "replication.urls";
+    const GROUP: &str = "replication.group";
+    let backend: ReplicationBackend = top.read(BACKEND)?;
+    let urls: Vec<String> = top.read(URLS)?;
+    let reach = Reach {
+        urls: urls.clone(),
+        user: Some(top.read("replication.user")?).filter(|user: &String| !user.is_empty()),
+        password_file: top.read("replication.password_file")?,
+        ca_file: top.read("replication.ca_file")?,
+        cert_file: top.read("replication.cert_file")?,
+        key_file: top.read("replication.key_file")?,
+    };
+    let group: String = top.read(GROUP)?;
+    let mode: ReplicationMode = top.read("replication.mode")?;
+    let on_store_failure = top.read("replication.on_store_failure")?;
+    let mut wrong = |path: &str, what: String, mend: &str| {
+        if !top.is_unreadable(path) {
+            problems.push(conflict(top, path, what, mend));
+        }
+    };
+    let (schemes, example): (&[&str], _) = match backend {
+        ReplicationBackend::None => {
+            if !urls.is_empty() {
+                let what =
+                    "`replication.urls` is set, and `replication.backend` is \"none\"".to_owned();
+                wrong(URLS, what, "write replication.backend = \"nats\" or \"etcd\", or remove it");
+            }
+            return Ok(None);
+        }
+        ReplicationBackend::Nats => (&["nats", "tls"], "nats://10.0.0.5:4222"),
+        ReplicationBackend::Etcd => (&["http", "https"], "http://10.0.0.5:2379"),
+    };
+    let word = backend.as_str();
+    if urls.is_empty() {
+        let what =
+            format!("`replication.backend` is \"{word}\", and `replication.urls` names nobody");
+        wrong(
+            BACKEND,
+            what,
+            &format!("write where it is, e.g. replication.urls = [\"{example}\"]"),
+        );
+    }
+    for url in &urls {
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+        if scheme.is_some_and(|scheme| !schemes.contains(&scheme)) || url.contains('@') {
+            let what = format!(
+                "`replication.urls` has \"{}\", which is no place of {word}",
+                super::problem::echo(url.rsplit('@').next().unwrap_or_default())
+            );
+            let mend =
+                format!("write e.g. \"{example}\"; user and password have keys of their own");
+            wrong(URLS, what, &mend);
+        }
+    }
+    let name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if group.is_empty() || group.len() > 63 || !group.chars().all(name) {
+        let what = format!("`replication.group` is \"{}\"", super::problem::echo(&group));
+        wrong(GROUP, what, "write 1 to 63 of a-z, 0-9 and -");
+    }
+    for (one, other) in [("cert_file", "key_file"), ("key_file", "cert_file")] {
+        let set = |key: &str| match key {
+            "cert_file" => reach.cert_file.is_some(),
+            _ => reach.key_file.is_some(),
+        };
+        if set(one) && !set(other) {
+            let path = format!("replication.{one}");
+            let what = format!("`{path}` is set without `replication.{other}`");
+            wrong(&path, what, "a certificate and its key belong together");
+        }
+    }
+    if reach.user.is_some() != reach.password_file.is_some() {
+        let what = "`replication.user` and `replication.password_file` are not both set".to_owned();
+        wrong("replication.user", what, "set both, or neither");
+    }
+    if affinity.key_file.is_none() && affinity.ttl.is_some() {
+        let what =
+            format!("`replication.backend` is \"{word}\", and `affinity.key_file` is not set");
+        let mend = "sessions are known by keyed digests: give all routers of the group one file of 32 random bytes \
+                    (head -c 32 /dev/urandom > key)";
+        wrong(BACKEND, what, mend);
+    }
+    Ok(Some(Replication { backend, mode, group, reach, on_store_failure }))
+}

@@ -1,0 +1,187 @@
+use super::*;
+use homing_core::affinity::version::Version;
+use homing_core::core::Home;
+use homing_core::ids::{Role, SessionKey};
+use proptest::prelude::*;
+use rmp::encode::{write_array_len, write_nil, write_str, write_uint};
+
+fn name() -> impl Strategy<Value = Arc<str>> {
+    prop_oneof!["[a-c]", "[a-z0-9:./-]{1,40}", "\\PC{1,20}"].prop_map(|s: String| s.as_str().into())
+}
+
+fn publication() -> impl Strategy<Value = Publication> {
+    let home = (name(), any::<Option<u16>>(), any::<Option<u64>>())
+        .prop_map(|(worker, rank, started)| Home { worker, rank: rank.map(DpRank), started });
+    let role = prop_oneof![Just(Role::Aggregated), Just(Role::Prefill), Just(Role::Decode)];
+    (name(), role, any::<u128>(), any::<(u64, u32, u64)>(), proptest::option::of(home)).prop_map(
+        |(pool, role, key, (sequence, writer, used), home)| Publication {
+            pool,
+            role,
+            key: SessionKey(key),
+            version: Version { sequence, writer },
+            home,
+            used: Time::from_micros(used),
+        },
+    )
+}
+
+fn load() -> impl Strategy<Value = PeerLoad> {
+    any::<(u32, u32, u64, u64, u64)>().prop_map(
+        |(active_requests, decoding, prefill_tokens, blocks, context)| PeerLoad {
+            active_requests,
+            decoding,
+            prefill_tokens,
+            blocks,
+            context,
+        },
+    )
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    let updates = || proptest::collection::vec(publication(), 0..40);
+    let targets = proptest::collection::vec((name(), any::<u16>().prop_map(DpRank), load()), 0..20);
+    prop_oneof![
+        updates().prop_map(Body::Updates),
+        (any::<bool>(), targets).prop_map(|(whole, targets)| Body::Loads { whole, targets }),
+        Just(Body::Hello),
+        any::<(u64, u64)>()
+            .prop_map(|(since, cursor)| Body::Fetch { since: Time::from_micros(since), cursor }),
+        (any::<Option<u64>>(), updates()).prop_map(|(next, updates)| Body::Chunk { next, updates }),
+        Just(Body::Bye),
+    ]
+}
+
+fn head() -> impl Strategy<Value = Head> {
+    any::<(u32, u64, u64, u64, u64)>().prop_map(|(writer, boot, sequence, now, group)| Head {
+        writer,
+        boot,
+        sequence,
+        now: Time::from_micros(now),
+        group,
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(head in head(), body in body()) {
+        let message = Message { head, body: Some(body) };
+        let bytes = encode(&message);
+        prop_assert_eq!(decode(&bytes), Ok(message));
+        for end in 0..bytes.len() {
+            prop_assert!(decode(&bytes[..end]).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_said_to_fit_fits(updates in proptest::collection::vec(publication(), 1..60), bytes in 200usize..3000) {
+        let n = updates_that_fit(&updates, bytes);
+        prop_assert!(n >= 1 && n <= updates.len());
+        let head = Head { writer: u32::MAX, boot: u64::MAX, sequence: u64::MAX, now: Time::from_micros(u64::MAX), group: u64::MAX };
+        let chunk = Body::Chunk { next: Some(u64::MAX), updates: updates[..n].to_vec() };
+        let len = encode(&Message { head, body: Some(chunk) }).len();
+        prop_assert!(n == 1 || len <= bytes, "{} of {}", len, bytes);
+    }
+
+    #[test]
+    fn records_come_back(p in publication(), until in any::<Option<u64>>(), bound in any::<bool>()) {
+        let kind = match (&p.home, bound) {
+            (None, _) => RecordKind::Removed,
+            (_, true) => RecordKind::Bound,
+            (_, false) => RecordKind::Tentative,
+        };
+        let record = Record { kind, publication: p, until: until.map(Time::from_micros) };
+        let bytes = record.encode();
+        prop_assert_eq!(Record::decode(&bytes), Ok(record));
+        for end in 0..bytes.len() {
+            prop_assert!(Record::decode(&bytes[..end]).is_err());
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_sent_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = (decode(&bytes), Record::decode(&bytes));
+    }
+
+    /// A byte of a true message that is another one.
+    #[test]
+    fn what_is_spoiled_does_no_harm(head in head(), body in body(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut bytes = encode(&Message { head, body: Some(body) });
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        let _ = decode(&bytes);
+    }
+}
+
+fn numbers(out: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|n| _ = write_uint(out, *n).unwrap());
+}
+
+/// What version 1 of a later release might say: more at the end of every list, and kinds that are new.
+#[test]
+fn a_neighbouring_release_is_understood() {
+    let mut out = Vec::new();
+    write_array_len(&mut out, 11).unwrap();
+    numbers(&mut out, &[1, 7, 8, 9, 10, 11, 1]);
+    write_array_len(&mut out, 1).unwrap();
+    write_str(&mut out, "m").unwrap();
+    write_array_len(&mut out, 1).unwrap();
+    write_array_len(&mut out, 3).unwrap();
+    write_str(&mut out, "w").unwrap();
+    write_nil(&mut out).unwrap();
+    write_str(&mut out, "new here").unwrap();
+    write_array_len(&mut out, 1).unwrap();
+    write_array_len(&mut out, 9).unwrap();
+    numbers(&mut out, &[0, 0]);
+    rmp::encode::write_bin(&mut out, &[3; 16]).unwrap();
+    numbers(&mut out, &[20, 7, 0]);
+    write_nil(&mut out).unwrap();
+    numbers(&mut out, &[30]);
+    write_array_len(&mut out, 1).unwrap();
+    write_nil(&mut out).unwrap();
+    write_str(&mut out, "and here").unwrap();
+    let Message { head, body: Some(Body::Updates(updates)) } = decode(&out).unwrap() else {
+        panic!()
+    };
+    assert_eq!((head.writer, head.boot, head.sequence, head.group), (7, 8, 9, 11));
+    let [p] = &updates[..] else { panic!("{updates:?}") };
+    let home = p.home.as_ref().unwrap();
+    assert_eq!((&*p.pool, &*home.worker, home.rank, p.version.sequence), ("m", "w", None, 20));
+    let mut out = Vec::new();
+    write_array_len(&mut out, 8).unwrap();
+    numbers(&mut out, &[1, 7, 8, 9, 10, 11, 99, 5]);
+    assert_eq!(decode(&out).unwrap().body, None, "what it is about is not known here");
+}
+
+#[test]
+fn another_language_is_refused_by_its_name() {
+    let mut out = Vec::new();
+    write_array_len(&mut out, 2).unwrap();
+    numbers(&mut out, &[2, 7]);
+    assert_eq!(decode(&out), Err(ReplicaError::Version(2)));
+    assert_eq!(Record::decode(&out), Err(ReplicaError::Version(2)));
+    assert!(matches!(decode(b"HELLO"), Err(ReplicaError::Foreign(_) | ReplicaError::Bytes(_))));
+}
+
+/// The very bytes: routers of different releases must agree on them.
+#[test]
+fn a_register_takes_so_many_bytes() {
+    let p = Publication {
+        pool: "qwen3-coder".into(),
+        role: Role::Aggregated,
+        key: SessionKey(u128::MAX),
+        version: Version { sequence: 1_800_000_000_000_000, writer: u32::MAX },
+        home: Some(Home {
+            worker: "10.0.0.1:8000".into(),
+            rank: Some(DpRank(3)),
+            started: Some(1_800_000_000_000),
+        }),
+        used: Time::from_micros(1_800_000_000_000_000),
+    };
+    let head = Head { writer: 1, boot: 2, sequence: 3, now: Time::from_micros(4), group: 5 };
+    let of =
+        |n: usize| encode(&Message { head, body: Some(Body::Updates(vec![p.clone(); n])) }).len();
+    assert!(of(1) < 200, "{}", of(1));
+    assert_eq!(of(2) - of(1), 46);
+    let record = Record { kind: RecordKind::Bound, publication: p, until: None };
+    assert!(record.encode().len() < 200);
+}
