@@ -253,6 +253,14 @@ impl Store {
                 break;
             }
         }
+        // The rest, as long as it goes: who waits for us has patience for some seconds.
+        loop {
+            self.write_those(&mut tasks).await;
+            let wrote = tasks.join_next().await.is_some();
+            if !wrote && self.left.lock().is_empty() || self.down.load(Ordering::Relaxed) {
+                break;
+            }
+        }
         while tasks.join_next().await.is_some() {}
     }
 

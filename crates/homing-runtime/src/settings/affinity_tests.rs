@@ -200,3 +200,43 @@ fn what_is_given_is_printed_and_loads_again() {
     let defaults = Settings::load(Sources::default()).unwrap();
     assert_eq!(load(&defaults.effective_toml()).affinity, defaults.affinity);
 }
+
+#[test]
+fn replication_needs_a_place_a_key_and_whole_pairs() {
+    let good = "[affinity]\nkey_file = \"k\"\n[replication]\nbackend = \"nats\"\nurls = [\"nats://h:4222\", \"h2\"]\n";
+    let settings = load(good);
+    let replication = settings.replication.unwrap();
+    assert_eq!(replication.reach.urls, ["nats://h:4222", "h2"]);
+    assert_eq!(
+        (replication.mode, replication.group.as_str()),
+        (ReplicationMode::Advisory, "default")
+    );
+    let none = load("[replication]\nmode = \"authoritative\"\n");
+    assert_eq!(none.replication, None);
+    for (more, says) in [
+        ("user = \"u\"\n", "password_file"),
+        ("cert_file = \"c\"\n", "key_file"),
+        ("group = \"No Such\"\n", "a-z"),
+        ("group = \"\"\n", "a-z"),
+    ] {
+        let found = problems(&format!("{good}{more}"));
+        assert!(found.len() == 1 && found[0].to_string().contains(says), "{found:?}");
+    }
+    for (text, says) in [
+        ("[replication]\nbackend = \"nats\"\nurls = [\"nats://h\"]\n", "affinity.key_file"),
+        ("[affinity]\nkey_file = \"k\"\n[replication]\nbackend = \"etcd\"\n", "replication.urls"),
+        (
+            "[affinity]\nkey_file = \"k\"\n[replication]\nbackend = \"etcd\"\nurls = [\"nats://h\"]\n",
+            "no place of etcd",
+        ),
+        (
+            "[affinity]\nkey_file = \"k\"\n[replication]\nbackend = \"nats\"\nurls = [\"nats://u:secret@h\"]\n",
+            "keys of their own",
+        ),
+        ("[replication]\nurls = [\"nats://h\"]\n", "replication.backend"),
+    ] {
+        let found = problems(text);
+        assert!(found.len() == 1 && found[0].to_string().contains(says), "{found:?}");
+        assert!(!found[0].to_string().contains("secret"), "{found:?}");
+    }
+}
