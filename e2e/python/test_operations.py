@@ -58,6 +58,25 @@ def test_keys_limits_and_a_reload_by_signal():
         assert "tenant=\"alice\"" in log or "tenant=alice" in log, log[-2000:]
 
 
+def test_a_tenant_has_as_many_sessions_as_it_may_and_no_more():
+    keys = File("alice:key-of-alice\nbob:key-of-bob\n")
+    tenants = "[limits]\nmax_sessions = 1\n[[tenants]]\nname = 'bob'\nmax_sessions = 3\n"
+    with Mock() as mock, Serve([mock], extra=tenants, gateway=f"api_keys_file = {json.dumps(keys.name)}") as router:
+        def turn(who, session, **more):
+            headers = {"x-api-key": f"key-of-{who}", "x-homing-session-id": session, **more}
+            status, headers, body = ask(router.port, headers)
+            assert status == 200, (status, body)
+            return headers["x-homing-affinity"]
+
+        full = lambda: router.metric("homing_affinity_full_table_fallbacks_total")
+        assert [turn("alice", s) for s in ("a", "b", "a")] == ["new", "unbound_full", "hit"]
+        assert [turn("bob", s) for s in ("a", "b", "c", "d")] == ["new", "new", "new", "unbound_full"]
+        assert full() == 2
+        # the end of a session makes room for another one of its tenant
+        assert turn("alice", "a", **{"x-homing-session-final": "true"}) == "hit"
+        assert [turn("alice", s) for s in ("b", "a")] == ["new", "unbound_full"]
+
+
 def test_a_bad_file_changes_nothing():
     with Mock() as mock, Serve([mock]) as router:
         with open(router._config.name, "a") as config:

@@ -7,6 +7,7 @@
 //!     \-> Ticket -> (claim)
 //! ```
 
+use crate::affinity::quota::Quota;
 use crate::affinity::{Hold, Lease, Outcome};
 use crate::explain::Placement;
 use crate::explain::record::{Note, Report};
@@ -57,12 +58,19 @@ pub struct Ask {
     pub priority: i32,
     /// Whose it is: of those who wait with one priority tenants take turns. All alike where there are none.
     pub tenant: u64,
+    /// Sessions of that tenant's that may be bound in the partition; `None`: as many as it likes, and nobody counts.
+    pub max_sessions: Option<u32>,
     /// Its answer comes whole, when all of it is computed: until then there is nothing to hear.
     pub whole: bool,
     pub(crate) past: Past,
 }
 
 impl Ask {
+    /// What its tenant may have, where that is bounded.
+    pub(crate) fn quota(&self) -> Option<Quota> {
+        self.max_sessions.map(|most| Quota { tenant: self.tenant, most })
+    }
+
     /// It must not go to this worker: what it had begun there broke off, and is asked for anew.
     pub fn avoid(&mut self, worker: WorkerId) {
         if !self.past.failed.contains(&worker) {
@@ -174,6 +182,7 @@ impl Ask {
             note: Note::default(),
             priority: 0,
             tenant: 0,
+            max_sessions: None,
             whole: false,
             past: Past::default(),
         }

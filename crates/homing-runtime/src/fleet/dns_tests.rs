@@ -31,6 +31,7 @@ impl World {
                 Change::Upsert(worker) => format!("+{} {}", worker.id, worker.url),
                 Change::Remove(id) => format!("-{id}"),
                 Change::Reset(_) => panic!("others' workers are not its own"),
+                Change::Frozen(why) => panic!("it says so by its answers: {why:?}"),
             });
         }
         told
