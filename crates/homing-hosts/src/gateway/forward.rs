@@ -89,8 +89,14 @@ pub(super) fn body(
     Outgoing::with_trailers(data, trailers)
 }
 
-/// The headers that a worker gets: made once a request, used for every attempt.
-pub(super) fn request_headers(parts: &Parts, record: &Record, takes_keys: bool) -> HeaderMap {
+/// The headers that a worker gets: made once a request, used for every attempt. `traceparent` where what its worker
+/// records is part of what is recorded here; else the client's own passes.
+pub(super) fn request_headers(
+    parts: &Parts,
+    id: &HeaderValue,
+    traceparent: Option<HeaderValue>,
+    takes_keys: bool,
+) -> HeaderMap {
     let hop = Hop::of(&parts.headers);
     let mut headers = HeaderMap::with_capacity(parts.headers.len() + 1);
     for (name, value) in &parts.headers {
@@ -103,10 +109,9 @@ pub(super) fn request_headers(parts: &Parts, record: &Record, takes_keys: bool) 
     }
     join_cookies(parts.version, &mut headers);
     // The client's own, unless it is one that we don't take: all three see the same.
-    headers.insert(HeaderName::from_static("x-request-id"), record.request_id.clone());
-    if let Some(spans) = &record.spans {
-        // What its worker records is part of what is recorded here; else the client's own passes.
-        headers.insert(HeaderName::from_static(TRACEPARENT), spans.header());
+    headers.insert(HeaderName::from_static("x-request-id"), id.clone());
+    if let Some(ours) = traceparent {
+        headers.insert(HeaderName::from_static(TRACEPARENT), ours);
     }
     headers
 }
@@ -138,6 +143,12 @@ pub(super) fn request(
 
 /// Turns a worker's headers into a client's.
 pub(super) fn response_headers(headers: &mut HeaderMap, record: &Record) {
+    passed_headers(headers);
+    own_headers(headers, record);
+}
+
+/// Leaves what passes of a worker's headers.
+pub(super) fn passed_headers(headers: &mut HeaderMap) {
     if !one_length(headers) {
         headers.remove(header::CONTENT_LENGTH);
     }
@@ -147,7 +158,6 @@ pub(super) fn response_headers(headers: &mut HeaderMap, record: &Record) {
     for name in drop {
         headers.remove(name);
     }
-    own_headers(headers, record);
 }
 
 /// A length that others read as we do. Beside chunks it is void, and a list of the same number is that number once
