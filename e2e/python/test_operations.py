@@ -77,6 +77,26 @@ def test_a_tenant_has_as_many_sessions_as_it_may_and_no_more():
         assert [turn("alice", s) for s in ("b", "a")] == ["new", "unbound_full"]
 
 
+def test_a_key_towards_a_worker_is_renewed_without_a_new_life_of_it():
+    key = File("key-of-the-engine")
+    extra = f"[upstream]\napi_key_file = {json.dumps(key.name)}\n[affinity]\non_down = 'reject'\n"
+    with Mock("--api-key", "key-of-the-engine") as mock, Serve([mock], extra=extra) as router:
+        turn = lambda: ask(router.port, {"x-homing-session-id": "s", "authorization": "Bearer of-a-client"})
+        assert turn()[1]["x-homing-affinity"] == "new"
+        life = router.workers()[0]["incarnation"]
+        key.write("not a\nkey")
+        eventually(lambda: "holds no key" in router.stderr(), "the bad file is named in the log")
+        assert turn()[1]["x-homing-affinity"] == "hit", "what it said before stays"
+        key.write("another-key")
+        eventually(lambda: turn()[0] != 200, "the engine knows no such key")
+        key.write("key-of-the-engine\n")
+        eventually(lambda: turn()[0] == 200, "it does again")
+        assert turn()[1]["x-homing-affinity"] == "hit"
+        assert router.workers()[0]["incarnation"] == life
+        log = router.stderr()
+        assert log.count("holds no key") == 1 and "key-of-the-engine" not in log and "another-key" not in log, log
+
+
 def test_a_bad_file_changes_nothing():
     with Mock() as mock, Serve([mock]) as router:
         with open(router._config.name, "a") as config:

@@ -112,6 +112,7 @@ impl Reloader {
         self.shell.core().reconfigure(&core_settings(&settings));
         self.shell.pump();
         self.fleet.reload(settings.clone());
+        self.shell.links().renew();
         if by_kind(&current).1 != workers {
             room.send(Change::Reset(workers));
         }

@@ -20,7 +20,7 @@ use homing_runtime::settings::{IndexSource, Listen, Settings, Tokenizer};
 use homing_runtime::shell::Shell;
 use homing_runtime::snapshot::{KeyError, WriteError};
 use homing_runtime::traces::{TraceSettings, Traces};
-use homing_runtime::upstream::{LinkError, look_at_files};
+use homing_runtime::upstream::{self, LinkError, look_at_files};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -237,6 +237,11 @@ impl Server {
             });
             life.spawn(fleet.clone().follow(changes));
         }
+        let renew = upstream::renew(shell.clone());
+        let over = life.finished().clone();
+        life.spawn(async move {
+            over.run_until_cancelled(renew).await;
+        });
         let parts = Parts {
             shell: shell.clone(),
             fleet: fleet.clone(),
