@@ -212,62 +212,37 @@ impl Server {
             if restored.bindings > 0 {
                 life.spawn(shell.clone().warm_up(settings.health.timeout * 2));
             }
-            let (keeper, finished) = (keeper.clone(), life.finished().clone());
-            life.spawn(async move {
-                finished.run_until_cancelled(keeper.keep()).await;
-            });
+            life.spawn_until_finished(keeper.clone().keep());
         }
         let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, questions, life.clone());
         let (registered, registrations) = Registered::new();
         life.spawn(fleet.clone().follow(registrations));
-        let expire = registered.clone().expire();
-        let over = life.finished().clone();
-        life.spawn(async move {
-            over.run_until_cancelled(expire).await;
-        });
-        let (names, workers): (Vec<_>, Vec<_>) =
-            settings.workers.iter().cloned().partition(dns::is_name);
+        life.spawn_until_finished(registered.clone().expire());
+        let (names, workers) = dns::by_kind(&settings.workers);
         let (workers, changes) = discovery::changing_list(workers);
         life.spawn(fleet.clone().follow(changes));
         if !names.is_empty() {
             let (changes, resolve) = dns::follow(names);
-            let finished = life.finished().clone();
-            life.spawn(async move {
-                finished.run_until_cancelled(resolve).await;
-            });
+            life.spawn_until_finished(resolve);
             life.spawn(fleet.clone().follow(changes));
         }
-        let renew = upstream::renew(shell.clone());
-        let over = life.finished().clone();
-        life.spawn(async move {
-            over.run_until_cancelled(renew).await;
-        });
+        life.spawn_until_finished(upstream::renew(shell.clone()));
         let parts = Parts {
             shell: shell.clone(),
             fleet: fleet.clone(),
             gateway: gateway.clone(),
             tokens: tokens.clone(),
+            tls: listening.tls().cloned(),
             workers,
         };
         let reloader = Arc::new(Reloader::new(reread, settings.clone(), parts));
-        let watch = reloader.clone().watch();
-        let over = life.finished().clone();
-        life.spawn(async move {
-            over.run_until_cancelled(watch).await;
-        });
+        life.spawn_until_finished(reloader.clone().watch());
         if let Some(path) = settings.workers_file.clone() {
             let (changes, look) = file::follow(path);
-            let finished = life.finished().clone();
-            life.spawn(async move {
-                finished.run_until_cancelled(look).await;
-            });
+            life.spawn_until_finished(look);
             life.spawn(fleet.clone().follow(changes));
         }
-        let keep_time = shell.clone().keep_time();
-        let finished = life.finished().clone();
-        life.spawn(async move {
-            finished.run_until_cancelled(keep_time).await;
-        });
+        life.spawn_until_finished(shell.clone().keep_time());
         // Not tracked: it outlives the drain, which it reports, and ends with the runtime.
         let admin_server = admin::serve(
             admin_listener,

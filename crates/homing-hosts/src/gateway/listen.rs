@@ -66,10 +66,7 @@ impl Listening {
             ends.push(end);
         }
         if let Some(tls) = &tls {
-            let (finished, watch) = (life.finished().clone(), tls.clone().watch());
-            life.spawn(async move {
-                finished.run_until_cancelled(watch).await;
-            });
+            life.spawn_until_finished(tls.clone().watch());
         }
         Ok(Self { at, tls, threads: ends, _file: file })
     }

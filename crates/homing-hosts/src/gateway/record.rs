@@ -150,9 +150,10 @@ impl Record {
             HeaderValue::from_str(&gateway.request_id())
                 .unwrap_or_else(|_| HeaderValue::from_static("homing"))
         });
+        let access = gateway.access.load();
         Self {
             shell: gateway.shell.clone(),
-            access: gateway.access.load().settings.log.access,
+            access: access.settings.log.access,
             counts: true,
             began: Instant::now(),
             endpoint,
@@ -183,7 +184,7 @@ impl Record {
             client: None,
             onward: None,
             gone: None,
-            tells_workers: gateway.access.load().tells_workers(),
+            tells_workers: access.tells_workers(),
             trace: None,
         }
     }
