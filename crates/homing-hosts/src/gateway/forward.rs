@@ -44,8 +44,13 @@ fn is_ours(name: &HeaderName) -> bool {
     name.as_str().starts_with("x-homing-")
 }
 
-/// What is made anew for the worker, or met here.
-const NOT_TO_WORKERS: [HeaderName; 3] = [header::HOST, header::EXPECT, header::TRAILER];
+/// The engines' own header for a data-parallel rank.
+const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+
+/// What is made anew for the worker, or met here. A client's rank ends here: where a worker has several it would
+/// lead to another than the one that is booked (F68), and where it has one, or nobody knows yet how many, past the books and
+/// past `gateway.steering`. Who wants one says so in our header.
+const NOT_TO_WORKERS: [HeaderName; 4] = [header::HOST, header::EXPECT, header::TRAILER, RANK];
 
 /// HTTP/2 lets clients cut their cookies into pieces, which others don't know (RFC 9113, 8.2.3).
 fn join_cookies(version: Version, headers: &mut HeaderMap) {
@@ -134,9 +139,7 @@ pub(super) fn request(
     *request.uri_mut() = Uri::try_from(uri).ok()?;
     *request.headers_mut() = headers.clone();
     if let Some(rank) = rank {
-        // vLLM's header; a client's own would send it to another rank than it is booked on.
-        let name = HeaderName::from_static("x-data-parallel-rank");
-        request.headers_mut().insert(name, HeaderValue::from(rank.0));
+        request.headers_mut().insert(RANK, HeaderValue::from(rank.0));
     }
     Some(request)
 }
