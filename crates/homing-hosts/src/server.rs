@@ -107,6 +107,9 @@ pub struct Extras {
     pub traces: Option<TraceSettings>,
     /// A socket that is listened on already, in the place of `gateway.listen`.
     pub listener: Option<std::net::TcpListener>,
+    /// Another router of this user serves at `gateway.listen`, and shall be told to stop once this one serves there, too:
+    /// it does once a worker is ready. What `affinity.snapshot` says is taken over when the other has ended.
+    pub take_over: bool,
 }
 
 impl std::fmt::Debug for Extras {
@@ -154,7 +157,7 @@ impl Server {
 
     async fn start_parts(
         settings: Settings,
-        Extras { reread, traces, listener }: Extras,
+        Extras { reread, traces, listener, take_over }: Extras,
         life: Lifecycle,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
@@ -169,7 +172,7 @@ impl Server {
         let shell = Shell::keyed(&settings, keyed.secret(), &entropy);
         let keeper = match &settings.affinity.snapshot {
             Some(path) => {
-                let keeper = Keeper::new(shell.clone(), path.clone(), keyed);
+                let keeper = Keeper::new(shell.clone(), path.clone(), keyed, take_over);
                 Some(keep(keeper.map_err(StartError::Taken)?).await?)
             }
             None => None,
@@ -205,8 +208,14 @@ impl Server {
         let beside = Beside { pool, life: alive, recorder: recorded, traces };
         let gateway = Gateway::new(shell.clone(), settings.clone(), &prompts, beside, &entropy);
         let gateway = Arc::new(gateway.map_err(StartError::ApiKeys)?);
-        let listening = Listening::start(gateway.clone(), tls, listener, &life, cores)
-            .map_err(failed("gateway.listen", &settings.gateway.listen))?;
+        let (theirs, certificates, of_all) = (gateway.clone(), tls.clone(), life.clone());
+        let at = settings.gateway.listen.clone();
+        let listen = move || {
+            Listening::start(theirs, certificates, listener, take_over, &of_all, cores)
+                .map_err(failed("gateway.listen", &at))
+        };
+        // Where another one answers until this one can, that comes last.
+        let listening = if take_over { Err(listen) } else { Ok(listen()?) };
 
         if let Some((keeper, restored)) = &keeper {
             if restored.bindings > 0 {
@@ -232,7 +241,7 @@ impl Server {
             fleet: fleet.clone(),
             gateway: gateway.clone(),
             tokens: tokens.clone(),
-            tls: listening.tls().cloned(),
+            tls,
             workers,
         };
         let reloader = Arc::new(Reloader::new(reread, settings.clone(), parts));
@@ -256,6 +265,14 @@ impl Server {
                 registered,
             },
         );
+        let listening = match listening {
+            Ok(listening) => listening,
+            Err(listen) => {
+                shell.until_ready().await;
+                listen()?
+            }
+        };
+        // It says that it is ready once it is.
         tokio::spawn(admin_server);
         let keeper = keeper.map(|(keeper, _)| keeper);
         Ok(Self { gateway: listening, admin, shell, life, keeper, recorder, reloader })

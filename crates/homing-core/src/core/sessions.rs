@@ -153,6 +153,18 @@ impl SelectionCore {
         kept.iter().filter(|k| table.restore(now, k)).count()
     }
 
+    /// Takes in what another router has kept at its end, beside what was bound here meanwhile: what was written last
+    /// holds. How many are new here.
+    pub fn take_in(&self, now: Time, partition: PartitionId, kept: &[Kept]) -> usize {
+        let Some(cell) = self.cell(partition) else { return 0 };
+        let merged = |k: &Kept| {
+            let (what, used) = (What::Bound(k.target), k.idle_since.min(now));
+            let update = Update { key: k.key, version: k.version, what, used };
+            self.with(&cell, |state| state.merge(now, update)) == Some(Merged::Applied)
+        };
+        kept.iter().filter(|k| !k.last && merged(k)).count()
+    }
+
     /// All that was kept is back.
     pub fn restored(&self) {
         for cell in self.cells.read().iter() {
