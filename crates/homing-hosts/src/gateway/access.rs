@@ -153,11 +153,12 @@ fn key(headers: &HeaderMap) -> Option<&[u8]> {
 
 /// The client by the word of the proxies that are believed: the last address that is none of theirs.
 fn forwarded(access: &Access, headers: &HeaderMap) -> Option<IpAddr> {
-    let values = headers.get_all(FORWARDED_FOR).iter().filter_map(|v| v.to_str().ok());
-    let hops: Vec<&str> = values.flat_map(|v| v.split(',')).map(str::trim).collect();
+    // By bytes: a value that is no text counts, too, or one that a client has sent before it would be believed.
+    let values = headers.get_all(FORWARDED_FOR).iter().map(|v| v.as_bytes());
+    let hops: Vec<&[u8]> = values.flat_map(|v| v.split(|b| *b == b',')).collect();
     let mut found = None;
     for hop in hops.iter().rev() {
-        let ip: IpAddr = hop.parse().ok()?;
+        let ip: IpAddr = std::str::from_utf8(hop).ok()?.trim().parse().ok()?;
         found = Some(ip);
         if !access.trusts(found) {
             break;

@@ -27,11 +27,14 @@ struct Hop(Vec<HeaderName>);
 
 impl Hop {
     fn of(headers: &HeaderMap) -> Self {
-        let values = headers.get_all(header::CONNECTION).iter().filter_map(|v| v.to_str().ok());
-        let names = values.flat_map(|v| v.split(',')).map(str::trim);
+        // By bytes: one name that can't be read hides none of the others.
+        let values = headers.get_all(header::CONNECTION).iter().map(HeaderValue::as_bytes);
+        let names = values.flat_map(|v| v.split(|b| *b == b',')).map(<[u8]>::trim_ascii);
         // The usual values, which name no header.
-        let named = names.filter(|n| !n.eq_ignore_ascii_case("keep-alive") && *n != "close");
-        Self(named.filter_map(|n| HeaderName::from_bytes(n.as_bytes()).ok()).collect())
+        let usual =
+            |n: &&[u8]| n.eq_ignore_ascii_case(b"keep-alive") || n.eq_ignore_ascii_case(b"close");
+        let named = names.filter(|n| !usual(n));
+        Self(named.filter_map(|n| HeaderName::from_bytes(n).ok()).collect())
     }
 
     fn has(&self, name: &HeaderName) -> bool {
@@ -189,5 +192,25 @@ pub(super) fn own_headers(headers: &mut HeaderMap, record: &Record) {
     }
     if let Some(cached) = record.cached_tokens {
         set("x-homing-cached-tokens", HeaderValue::from(cached));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_connection_names_ends_here_whatever_else_stands_beside_it() {
+        for named in [&b"x-secret"[..], b"close, X-Secret ,te", b"\xff,x-secret", b"a b,,x-secret;"]
+        {
+            let mut headers = HeaderMap::new();
+            headers.append(header::CONNECTION, HeaderValue::from_bytes(named).unwrap());
+            headers.append("x-secret", HeaderValue::from_static("1"));
+            headers.append("x-other", HeaderValue::from_static("2"));
+            passed_headers(&mut headers);
+            let passes = named.ends_with(b";");
+            assert_eq!(headers.contains_key("x-secret"), passes, "{named:?}");
+            assert!(headers.contains_key("x-other") && !headers.contains_key(header::CONNECTION));
+        }
     }
 }
