@@ -104,6 +104,28 @@ def test_completions_of_text_and_of_token_ids():
     fleet(test)
 
 
+def test_embeddings():
+    def test(router):
+        sdk = client(router)
+        texts = ["a cat", "a dog", "a cat"]
+        # The SDK asks for base64 by itself, and unpacks it.
+        answer = sdk.embeddings.create(model=MODEL, input=texts)
+        assert [d.index for d in answer.data] == [0, 1, 2] and answer.model == MODEL, answer.usage
+        cat, dog, again = (d.embedding for d in answer.data)
+        assert cat == again != dog and len(cat) == 384
+        assert abs(sum(x * x for x in cat) - 1) < 1e-3
+        assert answer.usage.prompt_tokens == answer.usage.total_tokens > 0, answer.usage
+        floats = sdk.embeddings.create(model=MODEL, input="a cat", encoding_format="float").data[0].embedding
+        assert max(abs(a - b) for a, b in zip(cat, floats)) < 1e-6, "both forms say the same"
+        assert len(sdk.embeddings.create(model=MODEL, input=[[1, 2], [3]], dimensions=8).data[1].embedding) == 8
+        try:
+            sdk.embeddings.create(model=MODEL, input="a cat", dimensions=0)
+            raise AssertionError("it was served")
+        except openai.BadRequestError as e:
+            assert "dimensions" in str(e), e
+    fleet(test)
+
+
 def test_models():
     def test(router):
         models = client(router).models.list().data

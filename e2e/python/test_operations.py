@@ -58,6 +58,45 @@ def test_keys_limits_and_a_reload_by_signal():
         assert "tenant=\"alice\"" in log or "tenant=alice" in log, log[-2000:]
 
 
+def test_a_tenant_has_as_many_sessions_as_it_may_and_no_more():
+    keys = File("alice:key-of-alice\nbob:key-of-bob\n")
+    tenants = "[limits]\nmax_sessions = 1\n[[tenants]]\nname = 'bob'\nmax_sessions = 3\n"
+    with Mock() as mock, Serve([mock], extra=tenants, gateway=f"api_keys_file = {json.dumps(keys.name)}") as router:
+        def turn(who, session, **more):
+            headers = {"x-api-key": f"key-of-{who}", "x-homing-session-id": session, **more}
+            status, headers, body = ask(router.port, headers)
+            assert status == 200, (status, body)
+            return headers["x-homing-affinity"]
+
+        full = lambda: router.metric("homing_affinity_full_table_fallbacks_total")
+        assert [turn("alice", s) for s in ("a", "b", "a")] == ["new", "unbound_full", "hit"]
+        assert [turn("bob", s) for s in ("a", "b", "c", "d")] == ["new", "new", "new", "unbound_full"]
+        assert full() == 2
+        # the end of a session makes room for another one of its tenant
+        assert turn("alice", "a", **{"x-homing-session-final": "true"}) == "hit"
+        assert [turn("alice", s) for s in ("b", "a")] == ["new", "unbound_full"]
+
+
+def test_a_key_towards_a_worker_is_renewed_without_a_new_life_of_it():
+    key = File("key-of-the-engine")
+    extra = f"[upstream]\napi_key_file = {json.dumps(key.name)}\n[affinity]\non_down = 'reject'\n"
+    with Mock("--api-key", "key-of-the-engine") as mock, Serve([mock], extra=extra) as router:
+        turn = lambda: ask(router.port, {"x-homing-session-id": "s", "authorization": "Bearer of-a-client"})
+        assert turn()[1]["x-homing-affinity"] == "new"
+        life = router.workers()[0]["incarnation"]
+        key.write("not a\nkey")
+        eventually(lambda: "holds no key" in router.stderr(), "the bad file is named in the log")
+        assert turn()[1]["x-homing-affinity"] == "hit", "what it said before stays"
+        key.write("another-key")
+        eventually(lambda: turn()[0] != 200, "the engine knows no such key")
+        key.write("key-of-the-engine\n")
+        eventually(lambda: turn()[0] == 200, "it does again")
+        assert turn()[1]["x-homing-affinity"] == "hit"
+        assert router.workers()[0]["incarnation"] == life
+        log = router.stderr()
+        assert log.count("holds no key") == 1 and "key-of-the-engine" not in log and "another-key" not in log, log
+
+
 def test_a_bad_file_changes_nothing():
     with Mock() as mock, Serve([mock]) as router:
         with open(router._config.name, "a") as config:

@@ -16,7 +16,7 @@ const COUNTERS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing";
 
 /// A target, and the feature of `fuzz/` that it needs.
-const TARGETS: [(&str, &str); 8] = [
+const TARGETS: [(&str, &str); 9] = [
     ("kv_events", ""),
     ("frames", ""),
     ("requests", ""),
@@ -25,6 +25,7 @@ const TARGETS: [(&str, &str); 8] = [
     ("chats", "prompt"),
     ("settings", "runtime"),
     ("snapshot", "runtime"),
+    ("headers", "hosts"),
 ];
 
 /// The longest input: a capture of a whole stream fits.
@@ -100,6 +101,7 @@ fn write_seeds(root: &Path, target: &str, folder: &Path) -> Result<usize> {
     let seeds = match target {
         "kv_events" | "frames" => captures(root)?,
         "requests" | "chats" => bodies(root)?,
+        "headers" => heads(root)?,
         "settings" => examples(root)?,
         "engine" => read(&files(&root.join("testdata"), ".metrics.prom")?)?,
         _ => vec![],
@@ -154,6 +156,17 @@ fn bodies(root: &Path) -> Result<Vec<Vec<u8>>> {
     let end = |request: &[u8]| request.windows(4).position(|four| four == b"\r\n\r\n");
     let body = |request: Vec<u8>| Some(request[end(&request)? + 4..].to_vec());
     Ok(requests.into_iter().filter_map(body).filter(|body| !body.is_empty()).collect())
+}
+
+/// The heads of their requests, behind what says who sends it and how.
+fn heads(root: &Path) -> Result<Vec<Vec<u8>>> {
+    let requests = read(&files(&root.join("testdata/client-requests"), ".http")?)?;
+    let head = |request: &Vec<u8>| {
+        let lines = request.windows(2).position(|two| two == b"\r\n")? + 2;
+        let end = request.windows(4).position(|four| four == b"\r\n\r\n")? + 2;
+        Some([&[0], request.get(lines..end)?].concat())
+    };
+    Ok(requests.iter().filter_map(head).collect())
 }
 
 /// The configuration files that the documentation shows.

@@ -8,6 +8,7 @@
 //! ```
 
 use crate::affinity::merge::Update;
+use crate::affinity::quota::Quota;
 use crate::affinity::{Hold, Lease, Outcome};
 use crate::core::Publication;
 use crate::explain::Placement;
@@ -59,12 +60,19 @@ pub struct Ask {
     pub priority: i32,
     /// Whose it is: of those who wait with one priority tenants take turns. All alike where there are none.
     pub tenant: u64,
+    /// Sessions of that tenant's that may be bound in the partition; `None`: as many as it likes, and nobody counts.
+    pub max_sessions: Option<u32>,
     /// Its answer comes whole, when all of it is computed: until then there is nothing to hear.
     pub whole: bool,
     pub(crate) past: Past,
 }
 
 impl Ask {
+    /// What its tenant may have, where that is bounded.
+    pub(crate) fn quota(&self) -> Option<Quota> {
+        self.max_sessions.map(|most| Quota { tenant: self.tenant, most })
+    }
+
     /// It must not go to this worker: what it had begun there broke off, and is asked for anew.
     pub fn avoid(&mut self, worker: WorkerId) {
         if !self.past.failed.contains(&worker) {
@@ -193,6 +201,7 @@ impl Ask {
             note: Note::default(),
             priority: 0,
             tenant: 0,
+            max_sessions: None,
             whole: false,
             past: Past::default(),
         }

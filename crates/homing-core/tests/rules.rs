@@ -38,6 +38,7 @@ mod rules {
     mod r12_failed;
     mod r13_r14_leases;
     mod r15_full;
+    mod r15_quota;
     mod r16_acts;
     mod r16_preview;
     mod r17_roles;

@@ -3,18 +3,18 @@
 //! themselves, too.
 
 use crate::admin::Tokens;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, ServerTls, TlsError};
 use arc_swap::ArcSwap;
 use homing_runtime::fleet::discovery::Change;
 use homing_runtime::fleet::{Fleet, dns};
 use homing_runtime::keys::KeysError;
-use homing_runtime::settings::{NotLive, Settings, Worker};
+use homing_runtime::settings::{NotLive, Settings};
 use homing_runtime::shell::{Shell, core_settings};
+use homing_runtime::stamp::Stamp;
 use parking_lot::Mutex;
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -45,6 +45,9 @@ pub enum ReloadError {
         /// What is wrong.
         cause: KeysError,
     },
+    /// The files of `[gateway.tls]` can't be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The last change of workers is still on its way.
     #[error("the last reload is still being applied; try again")]
     Busy,
@@ -58,6 +61,7 @@ pub struct Reloader {
     fleet: Arc<Fleet>,
     gateway: Arc<Gateway>,
     tokens: Arc<ArcSwap<Tokens>>,
+    tls: Option<Arc<ServerTls>>,
     /// Those of `[[workers]]`.
     workers: mpsc::Sender<Change>,
 }
@@ -74,14 +78,15 @@ pub(crate) struct Parts {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) tokens: Arc<ArcSwap<Tokens>>,
+    pub(crate) tls: Option<Arc<ServerTls>>,
     pub(crate) workers: mpsc::Sender<Change>,
 }
 
 impl Reloader {
     pub(crate) fn new(reread: Option<Reread>, settings: Arc<Settings>, parts: Parts) -> Self {
-        let Parts { shell, fleet, gateway, tokens, workers } = parts;
+        let Parts { shell, fleet, gateway, tokens, tls, workers } = parts;
         let current = Mutex::new(settings);
-        Self { reread, current, shell, fleet, gateway, tokens, workers }
+        Self { reread, current, shell, fleet, gateway, tokens, tls, workers }
     }
 
     /// The settings as of now.
@@ -100,19 +105,24 @@ impl Reloader {
         let mut current = self.current.lock();
         let settings = Arc::new(reread().map_err(ReloadError::Settings)?);
         let changed = current.live_changes(&settings)?;
-        let (names, workers) = by_kind(&settings);
-        if names != by_kind(&current).0 {
+        let (names, workers) = dns::by_kind(&settings.workers);
+        let (old_names, old_workers) = dns::by_kind(&current.workers);
+        if names != old_names {
             return Err(NotLive { keys: vec!["workers with dns://".to_owned()] }.into());
         }
         // Whatever can fail comes before whatever changes.
         let room = self.workers.try_reserve().map_err(|_| ReloadError::Busy)?;
         let tokens = load_tokens(&settings)?;
+        if let Some(tls) = &self.tls {
+            tls.reload()?;
+        }
         self.gateway.reload(settings.clone()).map_err(of_keys)?;
         self.tokens.store(Arc::new(tokens));
         self.shell.core().reconfigure(&core_settings(&settings));
         self.shell.pump();
         self.fleet.reload(settings.clone());
-        if by_kind(&current).1 != workers {
+        self.shell.links().renew();
+        if old_workers != workers {
             room.send(Change::Reset(workers));
         }
         *current = settings;
@@ -136,14 +146,10 @@ impl Reloader {
         }
     }
 
-    fn stamps(&self) -> [Option<(SystemTime, u64)>; 2] {
+    fn stamps(&self) -> [Option<Stamp>; 2] {
         let settings = self.current();
-        let stamp = |path: Option<&Path>| {
-            let about = std::fs::metadata(path?).ok()?;
-            Some((about.modified().ok()?, about.len()))
-        };
         let (gateway, admin) = (&settings.gateway, &settings.admin);
-        [gateway.api_keys_file.as_deref(), admin.token_file.as_deref()].map(stamp)
+        [&gateway.api_keys_file, &admin.token_file].map(|path| Stamp::of(path.as_deref()?))
     }
 
     fn reread_files(&self) -> Result<(), ReloadError> {
@@ -154,11 +160,6 @@ impl Reloader {
         tracing::info!("files of secrets were read anew");
         Ok(())
     }
-}
-
-/// Workers behind names, which a task of their own follows; and the others.
-fn by_kind(settings: &Settings) -> (Vec<Worker>, Vec<Worker>) {
-    settings.workers.iter().cloned().partition(dns::is_name)
 }
 
 fn load_tokens(settings: &Settings) -> Result<Tokens, ReloadError> {

@@ -22,7 +22,7 @@ use homing_runtime::settings::{IndexSource, Listen, OnStoreFailure, Settings, To
 use homing_runtime::shell::Shell;
 use homing_runtime::snapshot::{KeyError, WriteError};
 use homing_runtime::traces::{TraceSettings, Traces};
-use homing_runtime::upstream::{LinkError, look_at_files};
+use homing_runtime::upstream::{self, LinkError, look_at_files};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -115,6 +115,9 @@ pub struct Extras {
     pub listener: Option<std::net::TcpListener>,
     /// What `replication.backend` is reached by, given this router's number.
     pub replicate: Option<Replicate>,
+    /// Another router of this user serves at `gateway.listen`, and shall be told to stop once this one serves there, too:
+    /// it does once a worker is ready. What `affinity.snapshot` says is taken over when the other has ended.
+    pub take_over: bool,
 }
 
 /// Connects to what routers share over.
@@ -168,7 +171,7 @@ impl Server {
 
     async fn start_parts(
         settings: Settings,
-        Extras { reread, traces, listener, replicate }: Extras,
+        Extras { reread, traces, listener, replicate, take_over }: Extras,
         life: Lifecycle,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
@@ -183,7 +186,7 @@ impl Server {
         let shell = Shell::keyed(&settings, keyed.secret(), &entropy);
         let keeper = match &settings.affinity.snapshot {
             Some(path) => {
-                let keeper = Keeper::new(shell.clone(), path.clone(), keyed);
+                let keeper = Keeper::new(shell.clone(), path.clone(), keyed, take_over);
                 Some(keep(keeper.map_err(StartError::Taken)?).await?)
             }
             None => None,
@@ -228,64 +231,50 @@ impl Server {
         let beside = Beside { pool, life: alive, recorder: recorded, traces };
         let gateway = Gateway::new(shell.clone(), settings.clone(), &prompts, beside, &entropy);
         let gateway = Arc::new(gateway.map_err(StartError::ApiKeys)?);
-        let listening = Listening::start(gateway.clone(), tls, listener, &life, cores)
-            .map_err(failed("gateway.listen", &settings.gateway.listen))?;
+        let (theirs, certificates, of_all) = (gateway.clone(), tls.clone(), life.clone());
+        let at = settings.gateway.listen.clone();
+        let listen = move || {
+            Listening::start(theirs, certificates, listener, take_over, &of_all, cores)
+                .map_err(failed("gateway.listen", &at))
+        };
+        // Where another one answers until this one can, that comes last.
+        let listening = if take_over { Err(listen) } else { Ok(listen()?) };
 
         if let Some((keeper, restored)) = &keeper {
             if restored.bindings > 0 {
                 life.spawn(shell.clone().warm_up(settings.health.timeout * 2));
             }
-            let (keeper, finished) = (keeper.clone(), life.finished().clone());
-            life.spawn(async move {
-                finished.run_until_cancelled(keeper.keep()).await;
-            });
+            life.spawn_until_finished(keeper.clone().keep());
         }
         let fleet = Fleet::new(shell.clone(), settings.clone(), ingest, questions, life.clone());
         let (registered, registrations) = Registered::new();
         life.spawn(fleet.clone().follow(registrations));
-        let expire = registered.clone().expire();
-        let over = life.finished().clone();
-        life.spawn(async move {
-            over.run_until_cancelled(expire).await;
-        });
-        let (names, workers): (Vec<_>, Vec<_>) =
-            settings.workers.iter().cloned().partition(dns::is_name);
+        life.spawn_until_finished(registered.clone().expire());
+        let (names, workers) = dns::by_kind(&settings.workers);
         let (workers, changes) = discovery::changing_list(workers);
         life.spawn(fleet.clone().follow(changes));
         if !names.is_empty() {
             let (changes, resolve) = dns::follow(names);
-            let finished = life.finished().clone();
-            life.spawn(async move {
-                finished.run_until_cancelled(resolve).await;
-            });
+            life.spawn_until_finished(resolve);
             life.spawn(fleet.clone().follow(changes));
         }
+        life.spawn_until_finished(upstream::renew(shell.clone()));
         let parts = Parts {
             shell: shell.clone(),
             fleet: fleet.clone(),
             gateway: gateway.clone(),
             tokens: tokens.clone(),
+            tls,
             workers,
         };
         let reloader = Arc::new(Reloader::new(reread, settings.clone(), parts));
-        let watch = reloader.clone().watch();
-        let over = life.finished().clone();
-        life.spawn(async move {
-            over.run_until_cancelled(watch).await;
-        });
+        life.spawn_until_finished(reloader.clone().watch());
         if let Some(path) = settings.workers_file.clone() {
             let (changes, look) = file::follow(path);
-            let finished = life.finished().clone();
-            life.spawn(async move {
-                finished.run_until_cancelled(look).await;
-            });
+            life.spawn_until_finished(look);
             life.spawn(fleet.clone().follow(changes));
         }
-        let keep_time = shell.clone().keep_time();
-        let finished = life.finished().clone();
-        life.spawn(async move {
-            finished.run_until_cancelled(keep_time).await;
-        });
+        life.spawn_until_finished(shell.clone().keep_time());
         // Not tracked: it outlives the drain, which it reports, and ends with the runtime.
         let admin_server = admin::serve(
             admin_listener,
@@ -299,6 +288,14 @@ impl Server {
                 registered,
             },
         );
+        let listening = match listening {
+            Ok(listening) => listening,
+            Err(listen) => {
+                shell.until_ready().await;
+                listen()?
+            }
+        };
+        // It says that it is ready once it is.
         tokio::spawn(admin_server);
         let keeper = keeper.map(|(keeper, _)| keeper);
         Ok(Self {

@@ -10,6 +10,7 @@ use crate::snapshot::{
     self, Header, KeyError, Life, Origin, Place, Problem, Reader, SavedBinding, Secret, WriteError,
     Writer, Written,
 };
+use homing_core::SelectionCore;
 use homing_core::affinity::saved::Kept;
 use homing_core::affinity::version::Version;
 use homing_core::core::Cursor;
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 /// What a kill loses at most, unless the table is so large that writing it takes longer than a twentieth
 /// of this.
 const INTERVAL: Duration = Duration::from_secs(10);
+/// How often it is seen whether another router has let go of the file.
+const LOOK: Duration = Duration::from_millis(200);
 /// Writing takes at most so small a part of the time.
 const SHARE: u32 = 20;
 
@@ -71,7 +74,16 @@ pub struct Keeper {
     /// Held while the file is written: one at a time, and the last one waits for the one before.
     writing: Mutex<()>,
     /// Keeps other routers off the file, as long as this process lives.
-    _lock: Option<File>,
+    lock: Mutex<Lock>,
+}
+
+/// Whose the file is.
+#[derive(Debug)]
+enum Lock {
+    /// Ours; `None`: the folder takes no locks.
+    Held(#[expect(dead_code, reason = "held, not read")] Option<File>),
+    /// Another router's, whose place this one takes, until that has ended.
+    Awaited,
 }
 
 /// Changes whenever a binding may have.
@@ -88,22 +100,63 @@ pub struct Restored {
 }
 
 impl Keeper {
-    /// The keeper of `path`, and the only one.
+    /// The keeper of `path`, and the only one. `takes_over`: once the other one has ended that is there; until then it
+    /// reads, and writes nothing.
     ///
     /// # Errors
     /// [`TakenError`], when another router keeps its sessions there.
-    pub fn new(shell: Arc<Shell>, path: PathBuf, keyed: Keyed) -> Result<Arc<Self>, TakenError> {
+    pub fn new(
+        shell: Arc<Shell>,
+        path: PathBuf,
+        keyed: Keyed,
+        takes_over: bool,
+    ) -> Result<Arc<Self>, TakenError> {
         let (written, writing) = Default::default();
-        let lock = lock(&path)?;
-        Ok(Arc::new(Self { shell, path, keyed, written, writing, _lock: lock }))
+        let lock = match lock(&path) {
+            Ok(lock) => Lock::Held(lock),
+            Err(_) if takes_over => Lock::Awaited,
+            Err(taken) => return Err(taken),
+        };
+        Ok(Arc::new(Self { shell, path, keyed, written, writing, lock: Mutex::new(lock) }))
+    }
+
+    /// Whether the file is ours to write.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        matches!(*self.lock.lock(), Lock::Held(_))
+    }
+
+    /// Takes the file over, once the other router has let go of it: what that has written at its end and is newer than
+    /// what is known here holds here, too. Blocks.
+    fn take_over(&self) {
+        if self.is_ours() {
+            return;
+        }
+        let Ok(lock) = lock(&self.path) else { return };
+        let read = self.read(|core, now, place, kept| core.take_in(now, place, kept));
+        // After it is read: nobody writes over what was not.
+        *self.lock.lock() = Lock::Held(lock);
+        match read {
+            Ok(_) | Err(Problem::Absent(_)) => {}
+            Err(problem) => {
+                tracing::error!(%problem, "what the router before has kept at its end is lost")
+            }
+        }
     }
 
     /// Brings back what the file holds, before the first request and before workers register. A file that
     /// can't be used is reported and set aside, and stops nothing. Blocks.
     pub fn restore(&self) -> Restored {
-        match self.read() {
+        let read = self.read(|core, now, place, kept| core.restore(now, place, kept));
+        self.shell.core().restored();
+        match read {
             Ok(restored) => restored,
             Err(Problem::Absent(_)) => Restored::default(),
+            // It is another's: that will see to it.
+            Err(problem) if !self.is_ours() => {
+                tracing::warn!(%problem, "the sessions of the router before can't be read yet");
+                Restored::default()
+            }
             Err(problem) => {
                 let aside = snapshot::set_aside(&self.path).map(|p| p.display().to_string());
                 tracing::error!(
@@ -116,8 +169,18 @@ impl Keeper {
         }
     }
 
-    fn read(&self) -> Result<Restored, Problem> {
+    /// Reads the file, and gives what it holds to `take`, which says how much of it was of use.
+    fn read(
+        &self,
+        take: impl Fn(&SelectionCore, Time, PartitionId, &[Kept]) -> usize,
+    ) -> Result<Restored, Problem> {
         let mut reader = Reader::open(&self.path)?;
+        if !reader.header().is_keyed_by(&self.keyed.secret) && !self.is_ours() {
+            tracing::warn!(
+                "the router before has another session secret (affinity.key_file): its sessions are not taken over"
+            );
+            return Ok(Restored::default());
+        }
         if !reader.header().is_keyed_by(&self.keyed.secret) {
             let aside = snapshot::set_aside(&self.path)?;
             tracing::error!(
@@ -153,13 +216,12 @@ impl Keeper {
             }
             let mut back = 0;
             for (place, kept) in &mut parts {
-                back += core.restore(now, *place, kept) as u64;
+                back += take(core, now, *place, kept) as u64;
                 kept.clear();
             }
             restored.bindings += back;
             restored.left += all - back;
         };
-        core.restored();
         ended?;
         tracing::info!(
             sessions = restored.bindings,
@@ -170,12 +232,16 @@ impl Keeper {
         Ok(restored)
     }
 
-    /// Writes the file, whole and at once. Blocks.
+    /// Writes the file, whole and at once; not while it is another's. Blocks.
     ///
     /// # Errors
     /// [`WriteError`]; the file of before is still there then.
     pub fn write(&self) -> Result<Written, WriteError> {
         let _alone = self.writing.lock();
+        self.take_over();
+        if !self.is_ours() {
+            return Ok(Written::default());
+        }
         let core = self.shell.core();
         let stamp = self.stamp();
         let now = self.shell.now();
@@ -233,15 +299,18 @@ impl Keeper {
         let mut pause = INTERVAL;
         let mut fails = false;
         loop {
-            tokio::time::sleep(pause).await;
-            if !self.has_changed() {
+            // As soon as it is ours what the other one has told last is of use.
+            tokio::time::sleep(if self.is_ours() { pause } else { LOOK }).await;
+            if self.is_ours() && !self.has_changed() {
                 continue;
             }
             let keeper = self.clone();
             let began = Instant::now();
             let written = tokio::task::spawn_blocking(move || keeper.write()).await;
             pause = INTERVAL.max(began.elapsed() * SHARE);
-            self.shell.metrics().snapshot_written(matches!(written, Ok(Ok(_))));
+            if self.is_ours() {
+                self.shell.metrics().snapshot_written(matches!(written, Ok(Ok(_))));
+            }
             match written {
                 Ok(Ok(written)) => {
                     fails = false;

@@ -22,7 +22,7 @@ fn keyed(path: &Path, fresh: u8) -> Keyed {
 /// A router over `path`, with what the file brought back; each has other entropy.
 fn router(path: &Path, fresh: u8) -> (Arc<Keeper>, Restored) {
     let keyed = keyed(path, fresh);
-    let keeper = Keeper::new(shell(&keyed), path.to_owned(), keyed).unwrap();
+    let keeper = Keeper::new(shell(&keyed), path.to_owned(), keyed, false).unwrap();
     let restored = keeper.restore();
     (keeper, restored)
 }
@@ -112,7 +112,7 @@ fn r25_a_file_of_another_key_is_set_aside() {
             ..settings("").affinity
         };
         let keyed = Keyed::find(&affinity, [0; 32]).unwrap();
-        let keeper = Keeper::new(shell(&keyed), path.clone(), keyed).unwrap();
+        let keeper = Keeper::new(shell(&keyed), path.clone(), keyed, false).unwrap();
         let restored = keeper.restore();
         (keeper, restored.bindings)
     };
@@ -186,10 +186,42 @@ fn r25_a_file_has_one_router() {
     let path = dir.snapshot();
     let (first, _) = router(&path, 1);
     let other = keyed(&path, 2);
-    let error = Keeper::new(shell(&other), path.clone(), other).unwrap_err();
+    let error = Keeper::new(shell(&other), path.clone(), other, false).unwrap_err();
     assert!(error.to_string().contains("state.snap"), "{error}");
     drop(first);
     router(&path, 3);
+}
+
+#[test]
+fn r25_a_router_that_takes_over_has_what_was_kept_and_at_the_end_of_the_other_what_it_did_last() {
+    let dir = Folder::new();
+    let path = dir.snapshot();
+    let (old, _) = router(&path, 1);
+    ["a", "b"].iter().for_each(|w| up(&old, w));
+    let early = turn(&old, "early").0;
+    old.write().unwrap();
+
+    let theirs = keyed(&path, 2);
+    let new = Keeper::new(shell(&theirs), path.clone(), theirs, true).unwrap();
+    assert_eq!(new.restore().bindings, 1);
+    ["b", "a"].iter().for_each(|w| up(&new, w));
+    assert_eq!(turn(&new, "early"), (early, "hit".to_owned()));
+    assert_eq!(turn(&new, "ours").1, "new");
+    // The file is the other one's for as long as it lives: nothing is written, and nothing set aside.
+    assert_eq!((new.is_ours(), new.write().unwrap()), (false, Written::default()));
+    let late = turn(&old, "late").0;
+    let moved = turn(&old, "ours").0;
+    assert_eq!(old.write().unwrap().bindings, 3);
+    drop(old);
+
+    assert_eq!(new.write().unwrap().bindings, 3);
+    assert!(new.is_ours());
+    assert_eq!(turn(&new, "late"), (late, "hit".to_owned()));
+    assert_eq!(turn(&new, "ours"), (moved, "hit".to_owned()), "what was written last holds");
+    new.shell.core().check();
+    assert_eq!(dir.names().iter().filter(|n| n.contains("damaged")).count(), 0);
+    drop(new);
+    assert_eq!(router(&path, 3).1.bindings, 3);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! ```
 
 use crate::settings::is_tenant_name;
+use http::header::{AUTHORIZATION, HeaderMap};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::fmt;
@@ -99,6 +100,15 @@ impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Keys({})", self.0.len())
     }
+}
+
+/// The secret that a request shows as `Authorization: Bearer SECRET`.
+#[must_use]
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    const SCHEME: &str = "bearer ";
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, secret) = value.split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME.as_bytes()).then(|| secret.trim_ascii())
 }
 
 impl Keys {

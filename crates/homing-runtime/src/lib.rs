@@ -39,6 +39,7 @@ pub mod replication;
 pub mod settings;
 pub mod shell;
 pub mod snapshot;
+pub mod stamp;
 pub mod tenants;
 #[cfg(test)]
 mod testing;

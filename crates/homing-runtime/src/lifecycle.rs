@@ -34,6 +34,14 @@ impl Lifecycle {
         self.tasks.spawn(task);
     }
 
+    /// Spawns a task that has no end of its own: it is let go of once the last request is over.
+    pub fn spawn_until_finished(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let finished = self.finished.clone();
+        self.spawn(async move {
+            finished.run_until_cancelled(task).await;
+        });
+    }
+
     /// Cancelled from the stop signal on: unready, still serving.
     #[must_use]
     pub fn draining(&self) -> &CancellationToken {

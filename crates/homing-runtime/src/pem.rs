@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 const FILE_MAX: u64 = 4 << 20;
 
 /// What is wrong with a file of certificates or keys. Its contents are never repeated.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub struct FileError {
     /// Which.

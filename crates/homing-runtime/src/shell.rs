@@ -315,6 +315,14 @@ impl Shell {
         }
     }
 
+    /// Returns once it is.
+    pub async fn until_ready(&self) {
+        const LOOK: Duration = Duration::from_millis(20);
+        while !self.ready() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     /// Holds readiness back until every worker has been heard of, or found Down, for at most `most`: the
     /// sessions that were restored to a worker which has not told yet what it serves can only be refused.
     pub async fn warm_up(self: Arc<Self>, most: Duration) {

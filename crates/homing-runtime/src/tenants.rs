@@ -1,7 +1,7 @@
 //! What each tenant may take: requests at a time, requests and tokens a minute. One [`Tenants`] a process; who has
 //! entered leaves by dropping what it got, however its request ends (F41).
 
-use crate::settings::{Limits, Settings, Tenant};
+use crate::settings::{Limits, Tenant};
 use homing_core::time::Time;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -90,13 +90,6 @@ struct Rates {
 #[derive(Debug, Default)]
 pub struct Tenants {
     seats: Mutex<HashMap<Arc<str>, Arc<Seat>>>,
-}
-
-/// What a tenant may do, by the settings.
-#[must_use]
-pub fn rules<'a>(settings: &'a Settings, name: &str) -> (Option<&'a Tenant>, Limits) {
-    let own = settings.tenants.iter().find(|t| t.name == name);
-    (own, own.map_or(settings.limits, |t| t.limits))
 }
 
 /// Whether a tenant may use a model.

@@ -1,6 +1,6 @@
 //! `homing register`: a side-car that keeps one engine registered at routers for as long as it is well.
 
-use crate::explain::admin::token;
+use crate::explain::admin::{full, token};
 use crate::running::{self, Signals};
 use crate::{Failure, logging};
 use homing_core::ask::Failure as Unanswered;
@@ -113,8 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn url(text: &str, flag: &str) -> Result<WorkerUrl, Failure> {
-    let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    full.parse().map_err(|error| Failure::Usage(format!("{flag} {text:?} {error}")))
+    full(text).parse().map_err(|error| Failure::Usage(format!("{flag} {text:?} {error}")))
 }
 
 fn ask(url: WorkerUrl, token: Option<&str>) -> Ask {

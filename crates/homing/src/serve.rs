@@ -19,6 +19,10 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) struct Args {
     #[command(flatten)]
     flags: Flags,
+    /// Start beside a router of the same user that serves at gateway.listen, and serve there, too, once a worker is ready:
+    /// then stop the other one. Give it an --admin of its own
+    #[arg(long)]
+    take_over: bool,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -47,8 +51,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     running::block_on(async {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
-        let extras = Extras { reread: Some(args.flags.again()), traces, listener };
-        let server = Server::start_with(settings, extras).await.map_err(|error| match error {
+        let (reread, take_over) = (Some(args.flags.again()), args.take_over);
+        let extras = Extras { reread, traces, listener, replicate: None, take_over };
+        let started = tokio::select! {
+            started = Server::start_with(settings, extras) => started,
+            () = signals.next() => return Ok(()),
+        };
+        let server = started.map_err(|error| match error {
             StartError::Tls(_)
             | StartError::Upstream(_)
             | StartError::Tokenizer { .. }

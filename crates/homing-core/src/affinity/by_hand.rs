@@ -1,5 +1,6 @@
 //! A table by hand: short words for the tests beside it, with workers that are all live.
 
+use super::quota::Quota;
 use super::table::SessionView;
 use super::{Hold, Lease, Outcome, Plan, Resolved, Rules, Standing, Table};
 use crate::ids::{DpRank, SessionKey, Target, WorkerId};
@@ -32,6 +33,8 @@ pub(super) fn live(_: Target) -> Standing {
 pub(super) struct ByHand {
     pub(super) table: Table,
     pub(super) now: Time,
+    /// Of whoever resolves from now on.
+    pub(super) quota: Option<Quota>,
 }
 
 impl ByHand {
@@ -41,7 +44,11 @@ impl ByHand {
 
     /// Of router number `writer`.
     pub(super) fn writing(rules: Rules, writer: u32) -> Self {
-        Self { table: Table::new(rules, writer), now: Time::from_micros(1_000_000_000) }
+        Self {
+            table: Table::new(rules, writer),
+            now: Time::from_micros(1_000_000_000),
+            quota: None,
+        }
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
@@ -49,7 +56,7 @@ impl ByHand {
     }
 
     pub(super) fn resolve(&mut self, k: u32) -> Resolved {
-        self.table.resolve(self.now, key(k), Mode::Hard, false, live)
+        self.table.resolve(self.now, key(k), Mode::Hard, false, self.quota, live)
     }
 
     pub(super) fn hold(&mut self, k: u32) -> Hold {

@@ -6,6 +6,7 @@
 use super::entry::flag;
 use super::merge::What;
 use super::outcome::{MoveReason, Outcome};
+use super::quota::Quota;
 use super::table::Table;
 use super::{Hold, HoldKind, Lease, Plan};
 use crate::ids::{SessionKey, Target};
@@ -30,7 +31,7 @@ pub enum Standing {
 pub enum Resolved {
     /// A claim.
     Hold(Hold),
-    /// No room in the table (R15).
+    /// No room in the table (R15), or its tenant has as many sessions as it may have.
     Full,
     /// Too many claims on it already (R27).
     Surplus,
@@ -62,32 +63,36 @@ impl Table {
     /// Resolves a session (R03, R04, R05, and R07's first row: a departed binding steers nobody, and is
     /// dropped once the request has selected another target; a refused one changes nothing).
     ///
-    /// `had_binding` is carried over by a request that resolves again.
+    /// `had_binding` is carried over by a request that resolves again. `quota`: what its tenant may have; further
+    /// sessions are as at a full table, whatever `on_full` says, since others' don't make room for them.
     pub fn resolve(
         &mut self,
         now: Time,
         key: SessionKey,
         mode: Mode,
         had_binding: bool,
+        quota: Option<Quota>,
         standing: impl Fn(Target) -> Standing,
     ) -> Resolved {
-        let slot = match self.find(key) {
+        // What has idled out is nothing, whether or not the sweep has met it (R14).
+        let found = self.find(key).filter(|slot| !self.idled_out(now, *slot));
+        let slot = match found {
             Some(slot) => slot,
             None => {
                 // Two at a time: the table shrinks faster than it grows, whoever calls.
                 self.expire(now, 2);
-                let room = self.rules.on_full == OnFull::EvictIdle || self.has_room(now);
+                let evicts = self.rules.on_full == OnFull::EvictIdle;
+                let room = (evicts || self.has_room(now)) && self.within(now, quota);
                 match room.then(|| self.create(key)).flatten() {
                     Some(slot) => slot,
                     None => return Resolved::Full,
                 }
             }
         };
-        self.drop_if_expired(now, slot);
         let entry = &self.entries[slot];
         let departed = entry.bound().is_some_and(|home| standing(home) == Standing::Departed);
         // Leases on what has departed don't count for its successor (R13).
-        let claims = entry.claims() - if departed { entry.leases } else { 0 };
+        let claims = entry.claims() - if departed { u32::from(entry.leases) } else { 0 };
         if claims >= self.most_claims() {
             return Resolved::Surplus;
         }
@@ -100,6 +105,7 @@ impl Table {
             seen: None,
             leaves: departed.then_some(entry.epoch),
             plan: Plan::Home,
+            quota,
         };
         let entry = &mut self.entries[slot];
         if let Some(target) = entry.bound().filter(|_| !departed) {
@@ -206,7 +212,9 @@ impl Table {
                 }
             },
         };
-        if !self.entries[slot].is(flag::BOUND) && !self.make_room(now) {
+        // A session that moves needs no room: its own is there.
+        let is_new = !self.entries[slot].is(flag::BOUND);
+        if is_new && !(self.within(now, hold.quota) && self.make_room(now)) {
             self.routed_unbound();
             self.release(now, hold, true);
             return Commit { lease: None, outcome: Outcome::UnboundFull };
@@ -236,6 +244,7 @@ impl Table {
         let slot = hold.slot;
         let counted = self.let_go(&hold);
         self.leases += usize::from(!counted);
+        self.charge(slot, hold.quota);
         let entry = &mut self.entries[slot];
         entry.leases += 1;
         let marked = entry.is(flag::LAST);

@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::affinity::outcome::Counters;
+use crate::affinity::quota::Quota;
 use crate::affinity::version::Version;
 use crate::affinity::{Rules, Steer};
 use crate::ids::{DpRank, WorkerId};
@@ -24,6 +25,8 @@ struct Model {
     max: usize,
     evicts: bool,
     max_parallel: u32,
+    /// What each tenant may have; sessions are of one or the other, by their number.
+    quotas: [Option<u32>; 2],
     sessions: BTreeMap<u8, Session>,
     /// When a binding began to idle last, by the latest clock that was read.
     latest: Time,
@@ -52,6 +55,8 @@ struct Bound {
     since: Time,
     spills: u8,
     last: bool,
+    /// It counts for its tenant.
+    counts: bool,
 }
 
 impl Bound {
@@ -71,6 +76,7 @@ struct Claim {
     had_binding: bool,
     /// The departed binding that goes when it selects.
     leaves: Option<u64>,
+    quota: Option<Quota>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -116,7 +122,24 @@ impl Model {
     }
 
     fn is_full(&self, key: u8) -> bool {
-        !self.evicts && self.bindings() >= self.max && !self.sessions.contains_key(&key)
+        let full = !self.evicts && self.bindings() >= self.max;
+        (full || self.is_exhausted(self.quota(key))) && !self.sessions.contains_key(&key)
+    }
+
+    fn quota(&self, key: u8) -> Option<Quota> {
+        let tenant = key % 2;
+        let most = self.quotas[usize::from(tenant)]?;
+        Some(Quota { tenant: u64::from(tenant), most })
+    }
+
+    /// Bindings that count for whoever this session is of.
+    fn counted(&self, tenant: u64) -> usize {
+        let its = self.sessions.iter().filter(|(k, _)| u64::from(*k % 2) == tenant);
+        its.filter(|(_, s)| s.bound.is_some_and(|b| b.counts)).count()
+    }
+
+    fn is_exhausted(&self, quota: Option<Quota>) -> bool {
+        quota.is_some_and(|quota| self.counted(quota.tenant) >= quota.most as usize)
     }
 
     fn resolve(
@@ -142,8 +165,8 @@ impl Model {
             home = Some((b.serial, b.target));
         }
         let (joins, had_binding) = (s.tentative, had || s.lost);
-        let leaves = departed.map(|b| b.serial);
-        Ok(Claim { key, mode, plan: Plan::Home, home, joins, had_binding, leaves })
+        let (leaves, quota) = (departed.map(|b| b.serial), self.quota(key));
+        Ok(Claim { key, mode, plan: Plan::Home, home, joins, had_binding, leaves, quota })
     }
 
     fn selected(&mut self, c: &mut Claim, target: Target, plan: Plan) {
@@ -208,7 +231,9 @@ impl Model {
             },
         };
         let binds = matches!(outcome, New | Rebound);
-        if s.bound.is_none() && binds && self.bindings() >= self.max && !self.evict(gone) {
+        let is_new = s.bound.is_none() && binds;
+        let no_room = |m: &mut Self| m.bindings() >= m.max && !m.evict(gone);
+        if is_new && (self.is_exhausted(c.quota) || no_room(self)) {
             self.counters.full += 1;
             self.release(now, c, true);
             return (UnboundFull, 0);
@@ -226,7 +251,9 @@ impl Model {
         if binds {
             // A later turn doesn't clear the mark, wherever it runs.
             let (since, last) = (now, s.bound.is_some_and(|b| b.last));
-            let fresh = Bound { target: t, serial, leases: 0, holds: 0, since, spills: 0, last };
+            let (leases, holds, spills) = (0, 0, 0);
+            let fresh =
+                Bound { target: t, serial, leases, holds, since, spills, last, counts: false };
             (s.bound, s.tentative, s.lost) = (Some(fresh), None, false);
         }
         let b = s.bound.as_mut().unwrap();
@@ -234,6 +261,7 @@ impl Model {
             b.holds -= 1;
         }
         b.leases += 1;
+        b.counts |= c.quota.is_some();
         b.last |= last;
         let serial = b.serial;
         self.serial = self.serial.max(serial);
@@ -330,6 +358,8 @@ enum Op {
     Pass(u64),
     /// To the moment before the next binding is due, or so much beyond that.
     PassToExpiry(u64),
+    /// A tenant may have so many from now on.
+    Allow(u8, Option<u32>),
     Stand(u32, Standing),
 }
 
@@ -384,6 +414,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => prop_oneof![Just(1), Just(2), Just(usize::MAX)].prop_map(Op::Expire),
         2 => prop_oneof![1..10u64, Just(ttl - 1), Just(ttl), ttl..2 * ttl].prop_map(Op::Pass),
         2 => (0..3u64).prop_map(Op::PassToExpiry),
+        1 => (0..2u8, prop::option::of(0..4u32)).prop_map(|(who, most)| Op::Allow(who, most)),
         2 => (0..WORKERS, standing).prop_map(|(w, s)| Op::Stand(w, s)),
     ];
     prop::collection::vec(op, 1..100)
@@ -513,6 +544,9 @@ impl Both {
                 let next = self.table.next_expiry().unwrap_or(now);
                 self.now = now.max(next + Duration::from_micros(us) - Duration::from_micros(1));
             }
+            // Removals that are kept let a session in that is told at its commit that it finds no room.
+            Op::Allow(_, Some(_)) if self.table.rules.shared => {}
+            Op::Allow(who, most) => self.model.quotas[usize::from(who)] = most,
             Op::Stand(w, standing) => self.standings[w as usize] = standing,
         }
         self.compare();
@@ -521,8 +555,9 @@ impl Both {
     fn resolve(&mut self, k: u8, mode: Mode, had: bool, then: Then, world: World<'_>) {
         let now = self.now;
         let claim = self.model.resolve(k, mode, had, world);
-        let (mut hold, mut claim) = match (self.table.resolve(now, key(k), mode, had, world), claim)
-        {
+        let quota = self.model.quota(k);
+        let resolved = self.table.resolve(now, key(k), mode, had, quota, world);
+        let (mut hold, mut claim) = match (resolved, claim) {
             (Resolved::Hold(hold), Ok(claim)) => (hold, claim),
             (Resolved::Full, Err(Without::Full)) | (Resolved::Surplus, Err(Without::Surplus)) => {
                 return;
@@ -584,7 +619,8 @@ impl Both {
             assert_eq!(table.tentative(key(k)), session.and_then(|s| s.tentative), "session {k}");
             assert_eq!(table.claims(key(k)), self.model.claims(k), "claims on session {k}");
             assert_eq!(table.is_hot(key(k), false), self.model.is_hot(k));
-            assert_eq!(table.would_be_full(now, key(k)), self.model.is_full(k), "session {k}");
+            let full = table.would_be_full(now, key(k), self.model.quota(k));
+            assert_eq!(full, self.model.is_full(k), "session {k}");
             views.extend(got);
         }
         let (mut walked, mut cursor) = (Vec::new(), 0);
@@ -608,6 +644,10 @@ impl Both {
             assert_eq!(self.table.entries.len(), sessions.len(), "entries");
         }
         assert_eq!(self.table.counters(), self.model.counters);
+        for tenant in 0..2 {
+            let counted = self.table.bindings_for(tenant) as usize;
+            assert_eq!(counted, self.model.counted(tenant), "bindings of tenant {tenant}");
+        }
         for w in 0..WORKERS {
             let here = |s: &&Session| s.bound.is_some_and(|b| b.target.worker == WorkerId(w));
             let homes = sessions.values().filter(here).count();
@@ -660,7 +700,7 @@ fn r14_a_clock_that_was_read_before_the_lock_was_taken_disorders_nothing() {
     let t = Time::from_micros(1000);
     let mut leases = Vec::new();
     for k in 0..2 {
-        let Resolved::Hold(hold) = table.resolve(t, key(k), Mode::Hard, false, world) else {
+        let Resolved::Hold(hold) = table.resolve(t, key(k), Mode::Hard, false, None, world) else {
             panic!("no hold");
         };
         leases.extend(table.commit(t, hold, target, false, world).lease);

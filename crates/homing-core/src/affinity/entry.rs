@@ -6,6 +6,7 @@
 //! of them. What a session may be at once (bound, about to be, removed) shares the same fields; the flags
 //! say which.
 
+use super::quota::NOBODY;
 use super::version::Version;
 use crate::ids::{DpRank, SessionKey, Target, WorkerId};
 use crate::time::Time;
@@ -47,11 +48,14 @@ pub(super) struct Entry {
     /// Rises with every binding of this entry, whatever session it is of, so that a lease or hold of a
     /// dropped or replaced binding can't count for its successor (R13).
     pub(super) epoch: u32,
-    pub(super) leases: u32,
     pub(super) before: u32,
     pub(super) after: u32,
     worker: u32,
     rank: u16,
+    /// At most [`super::table::CLAIMS_MOST`] with all holds: leases on what has departed go with it.
+    pub(super) leases: u16,
+    /// Whose binding it is, of those that are counted (`quota`).
+    pub(super) tenant: u16,
     /// Uncommitted claims on the binding that stands; they keep it alive as leases do (R05).
     pub(super) bound_holds: u16,
     /// Uncommitted claims of every other kind.
@@ -70,11 +74,12 @@ impl Entry {
         idle_since: Time::ZERO,
         writer: 0,
         epoch: 0,
-        leases: 0,
         before: NONE,
         after: NONE,
         worker: 0,
         rank: NO_RANK,
+        leases: 0,
+        tenant: NOBODY,
         bound_holds: 0,
         other_holds: 0,
         flags: 0,
@@ -126,7 +131,7 @@ impl Entry {
 
     /// Holds and leases, which R27 bounds.
     pub(super) fn claims(&self) -> u32 {
-        self.leases + u32::from(self.bound_holds) + u32::from(self.other_holds)
+        u32::from(self.leases) + u32::from(self.bound_holds) + u32::from(self.other_holds)
     }
 
     /// Whether anything keeps the entry.

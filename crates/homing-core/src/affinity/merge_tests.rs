@@ -301,7 +301,8 @@ fn r23_what_had_ended_but_for_its_leases_stays_ended_though_its_worker_departs()
             assert_eq!(t.hear(bound.version.sequence + 1, What::Removed), Merged::Applied);
         }
         let gone = |_| Standing::Departed;
-        let Resolved::Hold(mut hold) = t.table.resolve(t.now, key(0), Mode::Hard, false, gone)
+        let Resolved::Hold(mut hold) =
+            t.table.resolve(t.now, key(0), Mode::Hard, false, None, gone)
         else {
             panic!("no hold");
         };

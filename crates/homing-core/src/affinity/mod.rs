@@ -4,8 +4,10 @@
 //! * [`contract`]: what a hold may do at each step of its request, rule by rule;
 //! * [`outcome`]: what is told of it;
 //! * [`merge`]: what other routers bound, and what they hear of ours (R23);
+//! * [`quota`]: how many bindings a tenant may have, and has;
 //! * [`saved`]: what is kept over a restart (R25);
 //! * [`version`]: the registers' clock;
+//! * `check`: what must always be true;
 //! * `idle`: the list in whose order they expire;
 //! * `entry`: one entry a session; they grow in small steps, as the keys that lead to them do.
 //!
@@ -14,17 +16,20 @@
 
 #[cfg(test)]
 mod by_hand;
+mod check;
 pub mod contract;
 mod entry;
 mod idle;
 pub mod merge;
 pub mod outcome;
+pub mod quota;
 pub mod saved;
 pub mod table;
 pub mod version;
 
 use crate::ids::{SessionKey, Target};
 use crate::settings::Mode;
+use quota::Quota;
 use version::Version;
 
 pub use contract::{Check, Commit, Resolved, Standing};
@@ -46,6 +51,8 @@ pub struct Hold {
     /// The epoch of a departed binding, which goes when the request has selected another target.
     leaves: Option<u32>,
     plan: Plan,
+    /// What its tenant may have.
+    quota: Option<Quota>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

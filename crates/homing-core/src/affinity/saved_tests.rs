@@ -18,7 +18,8 @@ impl ByHand {
 
     /// A new process, at this one's time: how many came back.
     fn restarted(&self, kept: &[Kept]) -> (Self, usize) {
-        let mut next = Self { table: Table::new(self.table.rules, 1), now: self.now };
+        let table = Table::new(self.table.rules, 1);
+        let mut next = Self { table, now: self.now, quota: None };
         let back = kept.iter().filter(|k| next.table.restore(next.now, k)).count();
         next.table.restored();
         next.table.check();

@@ -10,6 +10,7 @@
 use super::entry::{Entry, NONE, Slab, flag};
 use super::merge::{Outbox, What};
 use super::outcome::Counters;
+use super::quota::{NOBODY, Seats};
 use super::version::{Clock, Version};
 use crate::ids::{SessionKey, Target, WorkerId};
 use crate::keys::Keys;
@@ -21,7 +22,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// Entries that a full table looks at for one that is due, before it says that it is full.
-const SWEEP_WHEN_FULL: usize = 64;
+pub(super) const SWEEP_WHEN_FULL: usize = 64;
 /// Entries in use that the search for the longest-idle one steps over at most. They leave the list, so
 /// the next search goes on behind them.
 const SEARCH: usize = 1024;
@@ -68,15 +69,17 @@ pub struct SessionView {
 pub struct Table {
     pub(super) rules: Rules,
     pub(super) entries: Slab,
-    keys: Keys,
+    pub(super) keys: Keys,
     /// Bindings per worker; looked up, never walked.
-    per_worker: HashMap<WorkerId, u32, FixedState>,
+    pub(super) per_worker: HashMap<WorkerId, u32, FixedState>,
     /// Workers of whom that has changed; more than [`CHANGED`]: it may be any.
     changed: SmallVec<[WorkerId; CHANGED + 1]>,
     pub(super) first: u32,
     pub(super) last: u32,
-    bound: usize,
-    removed: usize,
+    pub(super) bound: usize,
+    pub(super) removed: usize,
+    /// Bindings per tenant that has a quota.
+    pub(super) seats: Seats,
     /// Leases and bound holds, those of dropped and replaced bindings included.
     pub(super) leases: usize,
     /// When the last binding began to idle.
@@ -102,6 +105,7 @@ impl Table {
             last: NONE,
             bound: 0,
             removed: 0,
+            seats: Seats::default(),
             leases: 0,
             latest: Time::ZERO,
             clock: Clock::new(writer),
@@ -155,7 +159,7 @@ impl Table {
     /// Bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.entries.bytes() + self.keys.bytes()
+        self.entries.bytes() + self.keys.bytes() + self.seats.bytes()
     }
 
     /// One session, if it is bound and not yet past its idle time.
@@ -181,31 +185,15 @@ impl Table {
     #[must_use]
     pub fn is_hot(&self, key: SessionKey, departed: bool) -> bool {
         let entry = self.find(key).and_then(|slot| self.entries.get(slot));
-        let counts = |e: &Entry| e.claims() - if departed { e.leases } else { 0 };
+        let counts = |e: &Entry| e.claims() - if departed { u32::from(e.leases) } else { 0 };
         entry.map_or(0, counts) >= self.most_claims()
     }
 
-    /// Whether a first turn of `key` would find no room (R15).
-    #[must_use]
-    pub fn would_be_full(&self, now: Time, key: SessionKey) -> bool {
-        self.rules.on_full == OnFull::RouteUnbound
-            && self.bound >= self.rules.max_sessions
-            && self.find(key).is_none()
-            && !self.someone_due(now)
-    }
-
-    /// Whether a sweep of a full table would drop a binding.
-    fn someone_due(&self, now: Time) -> bool {
-        let mut slot = self.first;
-        for _ in 0..SWEEP_WHEN_FULL {
-            let due = |e: &&Entry| now >= e.idle_since + self.rules.ttl;
-            let Some(entry) = self.entries.get(slot).filter(due) else { break };
-            if entry.is(flag::BOUND) && !entry.pinned() {
-                return true;
-            }
-            slot = entry.after;
-        }
-        false
+    /// Whether a new session would find room (R15).
+    pub(super) fn would_have_room(&self, now: Time) -> bool {
+        self.rules.on_full == OnFull::EvictIdle
+            || self.is_below_most()
+            || self.due_of(now, |_| true) > 0
     }
 
     pub(super) fn most_claims(&self) -> u32 {
@@ -241,7 +229,7 @@ impl Table {
         (!self.expired(now, entry)).then(|| SessionView {
             key: entry.key(),
             target,
-            leases: entry.leases + u32::from(entry.bound_holds),
+            leases: u32::from(entry.leases) + u32::from(entry.bound_holds),
             idle,
             version: entry.version(),
             last: entry.is(flag::LAST),
@@ -372,9 +360,11 @@ impl Table {
         entry.set(flag::BOUND | flag::LAST, false);
         entry.other_holds += entry.bound_holds;
         (entry.bound_holds, entry.leases, entry.spills) = (0, 0, 0);
+        let tenant = std::mem::replace(&mut entry.tenant, NOBODY);
         // Whatever named it names nothing from now on.
         entry.epoch = entry.epoch.wrapping_add(1);
         self.bound -= 1;
+        self.seats.take_off(tenant);
         self.note_changed(target.worker);
         if let Some(n) = self.per_worker.get_mut(&target.worker) {
             *n -= 1;
@@ -430,6 +420,13 @@ impl Table {
         }
     }
 
+    /// The same; true if nothing is left of its entry.
+    pub(super) fn idled_out(&mut self, now: Time, slot: u32) -> bool {
+        self.drop_if_expired(now, slot);
+        self.drop_entry_if_unused(slot);
+        self.entries.get(slot).is_none()
+    }
+
     pub(super) fn drop_entry_if_unused(&mut self, slot: u32) {
         let entry = &self.entries[slot];
         if !entry.needed() {
@@ -437,52 +434,6 @@ impl Table {
             self.keys.remove(key.0, slot);
             self.entries.remove(slot);
         }
-    }
-
-    /// Invariants.
-    ///
-    /// # Panics
-    /// When one is violated.
-    pub fn check(&self) {
-        assert!(self.bound <= self.rules.max_sessions, "the table has outgrown its bound");
-        assert!(self.removed <= self.rules.max_sessions, "more removals than bindings may be");
-        assert_eq!(self.entries.len(), self.keys.len(), "keys and entries disagree");
-        self.keys.check(|slot| self.entries.get(slot).map(|e| e.key().0));
-        let (mut bound, mut removed, mut pins, mut linked) = (0, 0, 0, 0);
-        for e in (0..self.entries.end()).filter_map(|slot| self.entries.get(slot)) {
-            assert!(e.needed(), "an entry that nobody needs");
-            let kinds = [flag::BOUND, flag::TENTATIVE, flag::REMOVED].map(|f| e.is(f));
-            assert!(!(kinds[0] && (kinds[1] || kinds[2])), "bound and something else at once");
-            assert!(kinds[0] || kinds[2] || !e.is(flag::LINKED), "listed, with nothing to expire");
-            assert!(kinds[0] || !e.is(flag::LAST), "the last turn of nothing");
-            bound += usize::from(kinds[0]);
-            removed += usize::from(kinds[2]);
-            linked += usize::from(e.is(flag::LINKED));
-            pins += e.leases as usize + usize::from(e.bound_holds);
-            if kinds[0] {
-                let listed = e.pinned() || e.is(flag::LINKED) || !self.restored.is_empty();
-                assert!(listed, "an idle binding that would never expire");
-                assert!(e.pinned() || !e.is(flag::LAST), "a binding that should have gone");
-            } else {
-                assert!(!e.pinned(), "a lease on nothing");
-            }
-        }
-        assert_eq!((bound, removed), (self.bound, self.removed), "bindings and removals");
-        assert_eq!(
-            bound,
-            self.per_worker.values().map(|n| *n as usize).sum::<usize>(),
-            "bindings by worker"
-        );
-        assert!(pins <= self.leases, "more pins than leases");
-        let (mut at, mut before, mut seen, mut since) = (self.first, NONE, 0, Time::ZERO);
-        while at != NONE {
-            let e = &self.entries[at];
-            assert!(e.is(flag::LINKED) && e.before == before, "the idle list is torn");
-            assert!(e.idle_since >= since, "the idle list is out of order");
-            (before, since, at) = (at, e.idle_since, e.after);
-            seen += 1;
-        }
-        assert_eq!((seen, before), (linked, self.last), "the idle list's length and end");
     }
 }
 

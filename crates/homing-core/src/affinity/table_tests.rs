@@ -44,7 +44,7 @@ fn r15_what_is_due_makes_room_first_though_it_stands_behind_what_is_in_use() {
         t.turn(1, 1);
         let hold = t.hold(0);
         t.pass(TTL);
-        assert!(!t.table.would_be_full(t.now, key(2)));
+        assert!(!t.table.would_be_full(t.now, key(2), None));
         t.turn(2, 2);
         assert_eq!(t.bound(3), [0, 2]);
         assert_eq!((t.table.counters().expired, t.table.counters().evicted), (1, 0));
@@ -62,7 +62,9 @@ fn r15_first_turns_under_way_take_no_room_and_the_first_commits_get_it() {
     assert_eq!((t.table.bindings(), t.table.leases()), (0, 0));
     let (lease, outcome) = t.commit(b, 1);
     assert_eq!(outcome, Outcome::New);
-    assert!(t.table.would_be_full(t.now, key(2)) && !t.table.would_be_full(t.now, key(0)));
+    assert!(
+        t.table.would_be_full(t.now, key(2), None) && !t.table.would_be_full(t.now, key(0), None)
+    );
     assert!(matches!(t.resolve(2), Resolved::Full));
     let (none, outcome) = t.commit(a, 0);
     assert!(none.is_none());
@@ -250,7 +252,8 @@ fn r07_a_departed_binding_is_dropped_once_and_whoever_binds_next_moves_it() {
         _ => Standing::Live,
     };
     let resolve = |t: &mut ByHand| {
-        let Resolved::Hold(mut hold) = t.table.resolve(t.now, key(0), Mode::Hard, false, gone)
+        let Resolved::Hold(mut hold) =
+            t.table.resolve(t.now, key(0), Mode::Hard, false, None, gone)
         else {
             panic!("no hold");
         };
@@ -269,7 +272,8 @@ fn r07_a_departed_binding_is_dropped_once_and_whoever_binds_next_moves_it() {
     // Who selects nothing changes nothing; a failed attempt leaves no trace but that the binding is gone.
     for selects in [false, true] {
         t.turn(1, 0);
-        let Resolved::Hold(mut hold) = t.table.resolve(t.now, key(1), Mode::Soft, false, gone)
+        let Resolved::Hold(mut hold) =
+            t.table.resolve(t.now, key(1), Mode::Soft, false, None, gone)
         else {
             panic!("no hold");
         };

@@ -3,6 +3,7 @@
 //! Whatever walks a table does so by parts: requests get the lock in between.
 
 use super::{Cell, SelectionCore};
+use crate::affinity::merge::{Merged, Update, What};
 use crate::affinity::saved::Kept;
 use crate::affinity::table::SessionView;
 use crate::fleet::Life;
@@ -124,6 +125,18 @@ impl SelectionCore {
         let mut state = cell.state.lock();
         let Some(table) = state.table_mut() else { return 0 };
         kept.iter().filter(|k| table.restore(now, k)).count()
+    }
+
+    /// Takes in what another router has kept at its end, beside what was bound here meanwhile: what was written last
+    /// holds. How many are new here.
+    pub fn take_in(&self, now: Time, partition: PartitionId, kept: &[Kept]) -> usize {
+        let Some(cell) = self.cell(partition) else { return 0 };
+        let merged = |k: &Kept| {
+            let (what, used) = (What::Bound(k.target), k.idle_since.min(now));
+            let update = Update { key: k.key, version: k.version, what, used };
+            self.with(&cell, |state| state.merge(now, update)) == Some(Merged::Applied)
+        };
+        kept.iter().filter(|k| !k.last && merged(k)).count()
     }
 
     /// All that was kept is back.

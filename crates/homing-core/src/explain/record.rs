@@ -15,9 +15,6 @@ use crate::trust::{Shape, Trust};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What nobody could use: a policy is not asked what it costs.
-pub(crate) const UNUSABLE: Fit =
-    Fit::NOT_READY.and(Fit::UNWELL).and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
 /// Attempts of one request that are kept: the first ones. All are counted.
 pub const ATTEMPTS: usize = 4;
 /// Bytes of a request id, at most; a request with a longer one is kept without it.
@@ -110,7 +107,7 @@ impl Weighed {
     /// What it would have cost; `None`: nobody could use it.
     #[must_use]
     pub fn cost(&self) -> Option<f32> {
-        (!self.fit.any(UNUSABLE)).then(|| self.parts.iter().sum())
+        (!self.fit.any(Fit::UNUSABLE)).then(|| self.parts.iter().sum())
     }
 }
 

@@ -5,7 +5,7 @@
 //! how many there were for each reason that spoke against them.
 
 use super::Placement;
-use super::record::{Attempt, Awaited, Names, Record, Report, Stage, UNUSABLE, Weighed, names};
+use super::record::{Attempt, Awaited, Names, Record, Report, Stage, Weighed, names};
 use super::ring::{Ring, Slot};
 use crate::affinity::{Outcome, Steer};
 use crate::ask::{Abandon, Ask, Failure, Refusal};
@@ -273,7 +273,7 @@ impl Records {
 }
 
 fn usable(fit: Fit) -> bool {
-    !fit.any(UNUSABLE)
+    !fit.any(Fit::UNUSABLE)
 }
 
 /// How many targets each reason speaks against.

@@ -1,11 +1,11 @@
 //! What must always be true of a partition, looked at after every call in debug builds.
 
 use super::Partition;
-use super::decide::UNUSABLE;
 use crate::ask::{Admission, Ask};
 use crate::hash::Prompt;
 use crate::ids::NameId;
 use crate::queue::Line;
+use crate::select::Fit;
 
 /// A debug build looks at the invariants after each of so many calls, and later after one in
 /// [`CHECK_ONE_IN`]: checks walk whole tables, and a debug build under load must not get slower with
@@ -70,7 +70,7 @@ impl Partition {
         let mut board = self.board.clone();
         let mut usable = |ask: &Ask| {
             self.survey(&mut board, &self.demand(self.latest, ask, None), ask);
-            board.field().fits().iter().any(|fit| !fit.any(UNUSABLE))
+            board.field().fits().iter().any(|fit| !fit.any(Fit::UNUSABLE))
         };
         let hopeless = self.lines.asks(Line::Any).any(|ask| !usable(ask));
         assert!(

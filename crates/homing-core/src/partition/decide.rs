@@ -62,9 +62,6 @@ pub(super) enum Decision {
     Refuse(No),
 }
 
-/// What speaks against a candidate for everybody who doesn't live there.
-pub(super) const UNUSABLE: Fit =
-    Fit::NOT_READY.and(Fit::UNWELL).and(Fit::FORBIDDEN).and(Fit::FAILED).and(Fit::DRAINING);
 /// What only means that it is somebody else's turn.
 const OCCUPIED: Fit = Fit::BUSY.and(Fit::SHED);
 
@@ -114,7 +111,7 @@ impl Partition {
         let Some(home) = seat.home else {
             // A joiner goes where the other is about to run, while anybody could (R04).
             if let Some(beside) = seat.tentative {
-                let never = UNUSABLE.and(Fit::SHED).and(Fit::VETOED);
+                let never = Fit::UNUSABLE.and(Fit::SHED).and(Fit::VETOED);
                 all.keep_at(beside, |fit| !fit.any(never));
                 if !all.kept.is_empty() {
                     return self.at_home(demand, Line::Any, all, dice);
@@ -255,7 +252,7 @@ impl Partition {
             return self.pick(demand, all, plan, dice);
         }
         // Where nobody could serve new work at all, nobody's stream is worth waiting for.
-        let mut others = all.fits().iter().filter(|fit| !fit.any(UNUSABLE)).peekable();
+        let mut others = all.fits().iter().filter(|fit| !fit.any(Fit::UNUSABLE)).peekable();
         let all_busy = others.peek().is_some() && others.all(|fit| fit.any(OCCUPIED));
         if self.queues() && all_busy {
             return Decision::Wait(line);
@@ -272,7 +269,7 @@ impl Partition {
         plan: Plan,
         dice: &mut SplitMix,
     ) -> Decision {
-        all.keep(|fit| !fit.any(UNUSABLE.and(Fit::VETOED)));
+        all.keep(|fit| !fit.any(Fit::UNUSABLE.and(Fit::VETOED)));
         if all.kept.is_empty() {
             return Decision::Refuse(No::because(Cause::NoWorker));
         }

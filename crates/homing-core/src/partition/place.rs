@@ -66,7 +66,8 @@ impl Partition {
         let on_down = self.settings.affinity.on_down;
         let lens = Lens::new(now, rows, unplaced, &self.vitals, self.silence, on_down);
         let standing = |t| lens.standing(ask.name, t);
-        match table.resolve(now, session.key, session.mode, ask.past.had_binding, standing) {
+        let (had, quota) = (ask.past.had_binding, ask.quota());
+        match table.resolve(now, session.key, session.mode, had, quota, standing) {
             Resolved::Hold(mut hold) => {
                 self.join(ask, &mut hold);
                 Claim::Held(hold)
@@ -224,7 +225,8 @@ impl Partition {
             return (none, Foreseen::Surplus);
         }
         let tentative = if bound.is_none() { table.tentative(key) } else { None };
-        if bound.is_none() && tentative.is_none() && table.would_be_full(now, key) {
+        let full = || table.would_be_full(now, key, ask.quota());
+        if bound.is_none() && tentative.is_none() && full() {
             return (none, Foreseen::Full);
         }
         let spills = table.next_spill_moves(key);

@@ -2,7 +2,7 @@
 
 use super::Partition;
 use super::board::Field;
-use super::decide::{Decision, Seat, UNUSABLE};
+use super::decide::{Decision, Seat};
 use crate::affinity::{MoveReason, Plan};
 use crate::dice::SplitMix;
 use crate::ids::Target;
@@ -56,7 +56,7 @@ impl Partition {
                 Decision::Go { picked, at, plan: plan(&picked) }
             }
             Decision::Go { picked, at, .. } => {
-                let never = UNUSABLE.and(Fit::VETOED).and(Fit::SHED);
+                let never = Fit::UNUSABLE.and(Fit::VETOED).and(Fit::SHED);
                 // Beside those that are left, whose costs the record wants.
                 let usable = all.at(home).filter(|i| !all.fits()[*i].any(never));
                 let there: SmallVec<[u32; 8]> = usable.map(|i| i as u32).collect();

@@ -55,6 +55,13 @@ impl Fit {
     /// Nothing good has come back from its worker of late, and another request is trying it.
     pub const UNWELL: Self = Self(256);
 
+    /// What speaks against a candidate for everybody who doesn't live there: a policy is not asked what it costs.
+    pub const UNUSABLE: Self = Self::NOT_READY
+        .and(Self::UNWELL)
+        .and(Self::FORBIDDEN)
+        .and(Self::FAILED)
+        .and(Self::DRAINING);
+
     /// How many reasons there are.
     pub const COUNT: usize = 9;
 

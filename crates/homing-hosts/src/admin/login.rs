@@ -10,7 +10,7 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use homing_runtime::keys::{Keys, KeysError};
+use homing_runtime::keys::{Keys, KeysError, bearer};
 use homing_runtime::settings::Settings;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -62,7 +62,7 @@ pub(super) async fn check(State(admin): State<Admin>, request: Request, next: Ne
             false => return host::refused(),
         },
         Some(_) if is_open(&path) => READ,
-        Some(keys) => match token(request.headers()).and_then(|token| keys.owner(token)) {
+        Some(keys) => match bearer(request.headers()).and_then(|token| keys.owner(token)) {
             Some(role) if &**role == OPERATE => OPERATE,
             Some(_) => READ,
             None => {
@@ -111,10 +111,4 @@ pub(super) async fn check(State(admin): State<Admin>, request: Request, next: Ne
 fn is_of_a_page(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site").map(|v| v.as_bytes());
     headers.contains_key(header::ORIGIN) || site.is_some_and(|site| site != b"none")
-}
-
-fn token(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    let (scheme, token) = value.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }

@@ -16,18 +16,21 @@
 //! | `GET /admin/config` | the settings, and where each value came from (`config`) |
 //! | `POST /admin/reload` | reads them anew |
 //!
-//! `login` says who may ask what; without it `host` keeps web pages out.
+//! `login` says who may ask what; without it `host` keeps web pages out. Errors have one shape (`problems`).
 
 mod config;
 mod decisions;
 mod host;
 mod login;
 mod preview;
+mod problems;
 mod register;
 mod sessions;
 mod workers;
 
 pub use login::Tokens;
+
+use problems::problem;
 
 use crate::gateway::Gateway;
 use crate::reload::Reloader;
@@ -74,17 +77,13 @@ pub(crate) async fn serve(listener: tokio::net::TcpListener, admin: Admin) {
         .route("/admin/preview", post(preview::preview))
         .route("/admin/config", get(config::show))
         .route("/admin/reload", post(config::reload))
+        .layer(middleware::map_response(problems::shaped))
         .layer(middleware::from_fn_with_state(admin.clone(), login::check))
         .with_state(admin)
         .into_make_service_with_connect_info::<SocketAddr>();
     if let Err(error) = axum::serve(listener, app).await {
         tracing::error!(%error, "the admin server has ended");
     }
-}
-
-fn problem(status: StatusCode, code: &str, message: &str) -> Response {
-    let body = json!({"error": {"message": message, "code": code}});
-    (status, Json(body)).into_response()
 }
 
 async fn ready(State(admin): State<Admin>) -> Response {

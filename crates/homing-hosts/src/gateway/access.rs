@@ -6,19 +6,17 @@
 
 use super::reply::Error;
 use homing_core::ids::tenant_number;
-use homing_runtime::keys::{Keys, KeysError};
+use homing_runtime::keys::{Keys, KeysError, bearer};
 use homing_runtime::settings::{
     Limits, ResponseHeaders, Settings, Steering, Tenant, is_tenant_name,
 };
-use homing_runtime::tenants::{may_use, rules};
-use http::header::{AUTHORIZATION, HeaderMap, HeaderName};
+use homing_runtime::tenants::may_use;
+use http::header::{HeaderMap, HeaderName};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Where OpenAI's clients put a key.
-const BEARER: &str = "bearer ";
-/// And where Anthropic's do.
+/// Where Anthropic's clients put a key.
 pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Who has asked, by the word of proxies, the first on the left.
 const FORWARDED_FOR: &str = "x-forwarded-for";
@@ -60,7 +58,7 @@ impl Access {
 
     /// The name that a model's alias stands for.
     pub(super) fn alias(&self, model: &str) -> Option<&Arc<str>> {
-        if self.aliases.is_empty() { None } else { self.aliases.get(model) }
+        self.aliases.get(model)
     }
 
     pub(super) fn has_aliases(&self) -> bool {
@@ -150,20 +148,17 @@ impl Access {
 
 /// The key that a request shows.
 fn key(headers: &HeaderMap) -> Option<&[u8]> {
-    let bearer = headers.get(AUTHORIZATION).map(|v| v.as_bytes()).and_then(|value| {
-        let (scheme, key) = value.split_at_checked(BEARER.len())?;
-        scheme.eq_ignore_ascii_case(BEARER.as_bytes()).then(|| key.trim_ascii())
-    });
-    bearer.or_else(|| headers.get(API_KEY).map(|v| v.as_bytes().trim_ascii()))
+    bearer(headers).or_else(|| headers.get(API_KEY).map(|v| v.as_bytes().trim_ascii()))
 }
 
 /// The client by the word of the proxies that are believed: the last address that is none of theirs.
 fn forwarded(access: &Access, headers: &HeaderMap) -> Option<IpAddr> {
-    let values = headers.get_all(FORWARDED_FOR).iter().filter_map(|v| v.to_str().ok());
-    let hops: Vec<&str> = values.flat_map(|v| v.split(',')).map(str::trim).collect();
+    // By bytes: a value that is no text counts, too, or one that a client has sent before it would be believed.
+    let values = headers.get_all(FORWARDED_FOR).iter().map(|v| v.as_bytes());
+    let hops: Vec<&[u8]> = values.flat_map(|v| v.split(|b| *b == b',')).collect();
     let mut found = None;
     for hop in hops.iter().rev() {
-        let ip: IpAddr = hop.parse().ok()?;
+        let ip: IpAddr = std::str::from_utf8(hop).ok()?.trim().parse().ok()?;
         found = Some(ip);
         if !access.trusts(found) {
             break;
@@ -194,7 +189,7 @@ impl Caller {
     }
 
     pub(super) fn limits(&self) -> Limits {
-        rules(&self.access.settings, &self.tenant).1
+        self.own().map_or(self.access.settings.limits, |tenant| tenant.limits)
     }
 
     /// Whether it may name workers, labels and a priority.

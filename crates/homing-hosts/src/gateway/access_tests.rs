@@ -118,6 +118,11 @@ fn where_a_client_sits_is_the_trusted_proxies_word() {
     );
     assert_eq!(client("10.0.0.1", "nonsense"), "10.0.0.1");
     assert_eq!(client("9.9.9.9", "1.2.3.4"), "9.9.9.9", "nobody's word");
+    // What a client has sent before is not believed because nobody can read what its proxy has said.
+    let mut two = headers(&[("x-forwarded-for", "6.6.6.6")]);
+    two.append("x-forwarded-for", HeaderValue::from_bytes(b"\xff, 10.0.0.2").unwrap());
+    let caller = access.caller(Some("10.0.0.1".parse().unwrap()), &two).unwrap();
+    assert_eq!(caller.client.unwrap().to_string(), "10.0.0.1");
 }
 
 #[test]

@@ -91,7 +91,7 @@ pub(super) async fn of(
         ask.deadline = Some(gateway.shell.now() + until.saturating_duration_since(Instant::now()));
         ask.shape = endpoint.shape();
         ask.priority = caller.priority(steering.priority);
-        ask.tenant = caller.number();
+        (ask.tenant, ask.max_sessions) = (caller.number(), caller.limits().max_sessions);
         ask.whole = !common.stream;
     };
     if !endpoint.generates() {

@@ -11,7 +11,7 @@ use super::tls::ServerTls;
 use super::watched::Watched;
 use super::{Gateway, service};
 use homing_runtime::upstream::Upstream;
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use http::{Method, Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -45,6 +45,8 @@ const SEND_BUFFER: usize = 128 << 10;
 /// A silent HTTP/2 client is asked whether it is there.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// A client that has connected and said nothing when the router stops may begin for so long.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// What an HTTP/2 answer is given beyond the time of its request, in which it ends by itself if anything takes it.
 const BEYOND: Duration = Duration::from_secs(1);
 
@@ -125,9 +127,18 @@ impl Connections {
         }
     }
 
-    /// Whoever has not said anything yet when the router stops has nothing to wait for.
+    /// Whoever has not said anything yet when the router stops, and a moment later, has nothing to wait for.
     async fn unless_stopped<T>(&self, first: impl Future<Output = T>) -> Option<T> {
-        self.stopping.run_until_cancelled(first).await
+        tokio::select! {
+            first = first => Some(first),
+            () = self.last_word() => None,
+        }
+    }
+
+    /// Over a moment after the router has stopped: what a client was about to say then is served.
+    async fn last_word(&self) {
+        self.stopping.cancelled().await;
+        tokio::time::sleep(LAST_WORD).await;
     }
 
     async fn http1<I>(
@@ -145,16 +156,19 @@ impl Connections {
         let service = service_fn(move |request| {
             let (gateway, upstream, pace) = (gateway.clone(), upstream.clone(), shared.clone());
             async move {
-                Ok::<_, Infallible>(
-                    service::handle(&gateway, &upstream, &pace, peer, request).await,
-                )
+                let mut response = service::handle(&gateway, &upstream, &pace, peer, request).await;
+                if gateway.draining() {
+                    // The next request goes where somebody will be.
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(response)
             }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
             .serve_connection(TokioIo::new(Heard::new(io, listens.clone())), service);
-        let mut connection = pin!(self.drive(connection));
+        let mut connection = pin!(self.drive(connection, &pace));
         let mut closed = pin!(socket.closed());
         poll_fn(|cx| {
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
@@ -187,7 +201,7 @@ impl Connections {
             .serve_connection(TokioIo::new(io), service);
         let mut first = pin!(tokio::time::sleep(HEAD_TIMEOUT));
         let mut has_begun = false;
-        let mut connection = pin!(self.drive(connection));
+        let mut connection = pin!(self.drive(connection, &pace));
         poll_fn(|cx| {
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 return Poll::Ready(ended);
@@ -222,19 +236,30 @@ impl Connections {
         response.map(|body| Watched::new(body, until, &self.tasks))
     }
 
-    /// Drives a connection to its end; the current requests are its last ones once the router stops.
-    async fn drive<C>(&self, connection: C) -> Result<(), Ended>
+    /// Drives a connection to its end; the current requests are its last ones once the router stops, and the first one
+    /// where none has come yet: a client that has just connected finds nobody who is about to leave.
+    async fn drive<C>(&self, connection: C, pace: &Pace) -> Result<(), Ended>
     where
         C: GracefulConnection<Error = hyper::Error>,
     {
         let mut connection = pin!(connection);
         let mut stop = pin!(self.stopping.cancelled());
+        let mut last_word = pin!(self.last_word());
         let mut stopped = false;
         poll_fn(|cx| {
-            if !stopped && stop.as_mut().poll(cx).is_ready() {
-                stopped = true;
-                connection.as_mut().graceful_shutdown();
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(ended.map_err(Ended::Http));
             }
+            let stops = !stopped
+                && match pace.has_begun() {
+                    true => stop.as_mut().poll(cx).is_ready(),
+                    false => last_word.as_mut().poll(cx).is_ready(),
+                };
+            if !stops {
+                return Poll::Pending;
+            }
+            stopped = true;
+            connection.as_mut().graceful_shutdown();
             connection.as_mut().poll(cx).map_err(Ended::Http)
         })
         .await

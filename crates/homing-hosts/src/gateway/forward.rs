@@ -27,11 +27,14 @@ struct Hop(Vec<HeaderName>);
 
 impl Hop {
     fn of(headers: &HeaderMap) -> Self {
-        let values = headers.get_all(header::CONNECTION).iter().filter_map(|v| v.to_str().ok());
-        let names = values.flat_map(|v| v.split(',')).map(str::trim);
+        // By bytes: one name that can't be read hides none of the others.
+        let values = headers.get_all(header::CONNECTION).iter().map(HeaderValue::as_bytes);
+        let names = values.flat_map(|v| v.split(|b| *b == b',')).map(<[u8]>::trim_ascii);
         // The usual values, which name no header.
-        let named = names.filter(|n| !n.eq_ignore_ascii_case("keep-alive") && *n != "close");
-        Self(named.filter_map(|n| HeaderName::from_bytes(n.as_bytes()).ok()).collect())
+        let usual =
+            |n: &&[u8]| n.eq_ignore_ascii_case(b"keep-alive") || n.eq_ignore_ascii_case(b"close");
+        let named = names.filter(|n| !usual(n));
+        Self(named.filter_map(|n| HeaderName::from_bytes(n).ok()).collect())
     }
 
     fn has(&self, name: &HeaderName) -> bool {
@@ -44,8 +47,13 @@ fn is_ours(name: &HeaderName) -> bool {
     name.as_str().starts_with("x-homing-")
 }
 
-/// What is made anew for the worker, or met here.
-const NOT_TO_WORKERS: [HeaderName; 3] = [header::HOST, header::EXPECT, header::TRAILER];
+/// The engines' own header for a data-parallel rank.
+const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+
+/// What is made anew for the worker, or met here. A client's rank ends here: where a worker has several it would
+/// lead to another than the one that is booked (F68), and where it has one, or nobody knows yet how many, past the books and
+/// past `gateway.steering`. Who wants one says so in our header.
+const NOT_TO_WORKERS: [HeaderName; 4] = [header::HOST, header::EXPECT, header::TRAILER, RANK];
 
 /// HTTP/2 lets clients cut their cookies into pieces, which others don't know (RFC 9113, 8.2.3).
 fn join_cookies(version: Version, headers: &mut HeaderMap) {
@@ -89,8 +97,14 @@ pub(super) fn body(
     Outgoing::with_trailers(data, trailers)
 }
 
-/// The headers that a worker gets: made once a request, used for every attempt.
-pub(super) fn request_headers(parts: &Parts, record: &Record, takes_keys: bool) -> HeaderMap {
+/// The headers that a worker gets: made once a request, used for every attempt. `traceparent` where what its worker
+/// records is part of what is recorded here; else the client's own passes.
+pub(super) fn request_headers(
+    parts: &Parts,
+    id: &HeaderValue,
+    traceparent: Option<HeaderValue>,
+    takes_keys: bool,
+) -> HeaderMap {
     let hop = Hop::of(&parts.headers);
     let mut headers = HeaderMap::with_capacity(parts.headers.len() + 1);
     for (name, value) in &parts.headers {
@@ -103,10 +117,9 @@ pub(super) fn request_headers(parts: &Parts, record: &Record, takes_keys: bool) 
     }
     join_cookies(parts.version, &mut headers);
     // The client's own, unless it is one that we don't take: all three see the same.
-    headers.insert(HeaderName::from_static("x-request-id"), record.request_id.clone());
-    if let Some(spans) = &record.spans {
-        // What its worker records is part of what is recorded here; else the client's own passes.
-        headers.insert(HeaderName::from_static(TRACEPARENT), spans.header());
+    headers.insert(HeaderName::from_static("x-request-id"), id.clone());
+    if let Some(ours) = traceparent {
+        headers.insert(HeaderName::from_static(TRACEPARENT), ours);
     }
     headers
 }
@@ -129,15 +142,19 @@ pub(super) fn request(
     *request.uri_mut() = Uri::try_from(uri).ok()?;
     *request.headers_mut() = headers.clone();
     if let Some(rank) = rank {
-        // vLLM's header; a client's own would send it to another rank than it is booked on.
-        let name = HeaderName::from_static("x-data-parallel-rank");
-        request.headers_mut().insert(name, HeaderValue::from(rank.0));
+        request.headers_mut().insert(RANK, HeaderValue::from(rank.0));
     }
     Some(request)
 }
 
 /// Turns a worker's headers into a client's.
 pub(super) fn response_headers(headers: &mut HeaderMap, record: &Record) {
+    passed_headers(headers);
+    own_headers(headers, record);
+}
+
+/// Leaves what passes of a worker's headers.
+pub(super) fn passed_headers(headers: &mut HeaderMap) {
     if !one_length(headers) {
         headers.remove(header::CONTENT_LENGTH);
     }
@@ -147,7 +164,6 @@ pub(super) fn response_headers(headers: &mut HeaderMap, record: &Record) {
     for name in drop {
         headers.remove(name);
     }
-    own_headers(headers, record);
 }
 
 /// A length that others read as we do. Beside chunks it is void, and a list of the same number is that number once
@@ -176,5 +192,25 @@ pub(super) fn own_headers(headers: &mut HeaderMap, record: &Record) {
     }
     if let Some(cached) = record.cached_tokens {
         set("x-homing-cached-tokens", HeaderValue::from(cached));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_connection_names_ends_here_whatever_else_stands_beside_it() {
+        for named in [&b"x-secret"[..], b"close, X-Secret ,te", b"\xff,x-secret", b"a b,,x-secret;"]
+        {
+            let mut headers = HeaderMap::new();
+            headers.append(header::CONNECTION, HeaderValue::from_bytes(named).unwrap());
+            headers.append("x-secret", HeaderValue::from_static("1"));
+            headers.append("x-other", HeaderValue::from_static("2"));
+            passed_headers(&mut headers);
+            let passes = named.ends_with(b";");
+            assert_eq!(headers.contains_key("x-secret"), passes, "{named:?}");
+            assert!(headers.contains_key("x-other") && !headers.contains_key(header::CONNECTION));
+        }
     }
 }

@@ -12,12 +12,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 /// Connections of one thread at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 16_384;
 /// Streams that are still open when the grace is over have so long for their last event.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Whose connection is being made when the router stops is accepted for so long: some round trips.
+const LAST_CALL: Duration = Duration::from_millis(100);
 /// The pause after the system refused a connection (out of descriptors), so that it is no busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -33,7 +36,7 @@ pub struct Listening {
 
 impl Listening {
     /// Listens, with `threads` threads, until `life` stops. With `tls` by TLS alone; on the socket that was `handed`
-    /// over, where one was.
+    /// over, where one was; `beside` another router of this user, which listens there and is about to stop.
     ///
     /// # Errors
     /// When the address can't be bound, or the system gives no threads.
@@ -41,12 +44,13 @@ impl Listening {
         gateway: Arc<Gateway>,
         tls: Option<Arc<ServerTls>>,
         handed: Option<std::net::TcpListener>,
+        beside: bool,
         life: &Lifecycle,
         threads: usize,
     ) -> io::Result<Self> {
-        let Bound { at, listeners, file } = match handed {
+        let Bound { at, listeners, file, lent } = match handed {
             Some(listener) => socket::handed(listener, threads)?,
-            None => bind(&gateway.settings().gateway.listen, threads)?,
+            None => bind(&gateway.settings().gateway.listen, threads, beside)?,
         };
         let mut ends = Vec::new();
         for (i, socket) in listeners.into_iter().enumerate() {
@@ -58,7 +62,7 @@ impl Listening {
                 Listener::new(&at, socket)?
             };
             std::thread::Builder::new().name(format!("gateway-{i}")).spawn(move || {
-                let whole = runtime.block_on(run(gateway, tls, &life, listener));
+                let whole = runtime.block_on(run(gateway, tls, &life, listener, lent));
                 // What is still open after the grace period is cut off here.
                 drop(runtime);
                 let _ = ended.send(whole);
@@ -66,10 +70,7 @@ impl Listening {
             ends.push(end);
         }
         if let Some(tls) = &tls {
-            let (finished, watch) = (life.finished().clone(), tls.clone().watch());
-            life.spawn(async move {
-                finished.run_until_cancelled(watch).await;
-            });
+            life.spawn_until_finished(tls.clone().watch());
         }
         Ok(Self { at, tls, threads: ends, _file: file })
     }
@@ -96,12 +97,13 @@ impl Listening {
     }
 }
 
-/// One thread's life. True if every connection ended by itself.
+/// One thread's life; `lent`: its socket is somebody else's, who keeps it. True if every connection ended by itself.
 async fn run(
     gateway: Arc<Gateway>,
     tls: Option<Arc<ServerTls>>,
     life: &Lifecycle,
     listener: Listener,
+    lent: bool,
 ) -> bool {
     let whose = gateway.clone();
     let stopping = life.stopping();
@@ -127,6 +129,18 @@ async fn run(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+    // Nobody whose connection is made is left behind.
+    let last = Instant::now() + if lent { Duration::ZERO } else { LAST_CALL };
+    if !lent {
+        listener.turn_away();
+    }
+    while let Ok((Ok(socket), place)) = timeout_at(last, accept()).await {
+        let connection = connections.clone().serve(socket);
+        tasks.spawn(async move {
+            connection.await;
+            drop(place);
+        });
     }
     drop(listener);
     tasks.close();

@@ -16,6 +16,7 @@
 //! * `relay`: the answer on its way back, and what ends with it;
 //! * `pace`: how fast a client takes its answer;
 //! * `reply`: our own answers; the one place where a refusal becomes a status;
+//! * `heads`: heads alone, for the fuzzer;
 //! * `record`: one line and one count a request; `spans`: and its part in a trace.
 
 mod access;
@@ -25,6 +26,7 @@ mod connection;
 mod decisions;
 mod forward;
 mod gone;
+mod heads;
 mod heard;
 mod infer;
 mod listen;
@@ -46,6 +48,8 @@ mod tls;
 mod tokens;
 mod watched;
 
+#[doc(hidden)]
+pub use heads::{Head, Heads, Refused};
 pub use listen::Listening;
 pub use tls::{ServerTls, TlsError};
 
@@ -57,12 +61,12 @@ use homing_runtime::compute::ComputePool;
 use homing_runtime::keys::KeysError;
 use homing_runtime::lifecycle::Lifecycle;
 use homing_runtime::recorder::Recorder;
-use homing_runtime::settings::{Model, RejectAs, Settings, Subagents, Tokenizer};
-use homing_runtime::shell::{Shell, core_mode};
+use homing_runtime::settings::{Model, RejectAs, Settings, Tokenizer};
+use homing_runtime::shell::Shell;
 use homing_runtime::tenants::Tenants;
 use homing_runtime::traces::Traces;
 use homing_wire::request::BodyPaths;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use room::Room;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -141,18 +145,7 @@ impl Gateway {
         Ok(Self {
             prompts: prompts.collect(),
             engines: tokens::EngineTokens::default(),
-            finder: session::Finder {
-                headers: affinity
-                    .headers
-                    .iter()
-                    .filter_map(|h| HeaderName::from_bytes(h.as_bytes()).ok())
-                    .collect(),
-                parents: session::PARENT_HEADERS.to_vec(),
-                mode: core_mode(affinity.mode),
-                body_mode: core_mode(affinity.body_mode),
-                group: affinity.subagents == Subagents::Group,
-                infer: affinity.infer,
-            },
+            finder: session::Finder::of(affinity),
             // The settings have checked them.
             body_paths: BodyPaths::parse(&affinity.body_fields).unwrap_or_default(),
             instance: HeaderValue::from_str(&instance)

@@ -13,6 +13,7 @@ use super::relay::{Limits, Relay};
 use super::reply::{self, Error, ReplyBody};
 use super::room::{self, Place};
 use super::service::Endpoint;
+use super::spans::Spans;
 use super::steering::Steering;
 use super::{Gateway, ask, forward};
 use bytes::Bytes;
@@ -128,7 +129,8 @@ async fn answer(
     let (mut ask, wish) = ask::of(gateway, upstream, given, record, until).await?;
     ask.note = record.note(began.elapsed());
     drop(read_as);
-    let mut headers = forward::request_headers(&parts, record, caller.access.takes_keys());
+    let (span, takes_keys) = (record.spans.as_ref().map(Spans::header), caller.access.takes_keys());
+    let mut headers = forward::request_headers(&parts, &record.request_id, span, takes_keys);
     if renamed {
         // Its length was the client's; ours is told anew.
         headers.remove(CONTENT_LENGTH);
@@ -178,11 +180,16 @@ fn enter(
     if limits == settings::Limits::default() {
         return Ok(());
     }
-    let told = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-    let prompt = told.unwrap_or(0) / BYTES_PER_TOKEN;
+    let prompt = told_length(headers) / BYTES_PER_TOKEN;
     let entered = gateway.tenants.enter(&caller.tenant, limits, prompt, gateway.shell.now());
     record.entered = Some(entered.map_err(|limited| Error::limited(&limited))?);
     Ok(())
+}
+
+/// How long a body is by the word of its head; 0 where that says nothing.
+pub(super) fn told_length(headers: &HeaderMap) -> u64 {
+    let told = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    told.unwrap_or(0)
 }
 
 /// Looks whether the caller may use the model that a body names, and puts the name in the place of its alias; true

@@ -133,6 +133,11 @@ pub(super) struct Trace {
     pub(super) prompt: Prompt,
 }
 
+/// A request's own id, where it is one that we take.
+pub(super) fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    headers.get("x-request-id").filter(|v| !v.is_empty() && v.len() <= ID_MAX).cloned()
+}
+
 impl Record {
     /// A request has come.
     pub(super) fn start(
@@ -141,14 +146,14 @@ impl Record {
         endpoint: &'static str,
         api: ApiShape,
     ) -> Self {
-        let given = headers.get("x-request-id").filter(|v| !v.is_empty() && v.len() <= ID_MAX);
-        let request_id = given.cloned().unwrap_or_else(|| {
+        let request_id = request_id(headers).unwrap_or_else(|| {
             HeaderValue::from_str(&gateway.request_id())
                 .unwrap_or_else(|_| HeaderValue::from_static("homing"))
         });
+        let access = gateway.access.load();
         Self {
             shell: gateway.shell.clone(),
-            access: gateway.access.load().settings.log.access,
+            access: access.settings.log.access,
             counts: true,
             began: Instant::now(),
             endpoint,
@@ -179,7 +184,7 @@ impl Record {
             client: None,
             onward: None,
             gone: None,
-            tells_workers: gateway.access.load().tells_workers(),
+            tells_workers: access.tells_workers(),
             trace: None,
         }
     }

@@ -9,6 +9,8 @@ use super::steering::{Steering, Wanted};
 use homing_core::ask::Session;
 use homing_core::ids::{KeySecret, OpeningHash};
 use homing_core::settings::Mode;
+use homing_runtime::settings::{Affinity, Subagents};
+use homing_runtime::shell::core_mode;
 use homing_wire::request::CommonView;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -18,7 +20,7 @@ const OWN_MAX: usize = 256;
 const FOREIGN_MAX: usize = 4096;
 
 /// Where a parent's id is looked for, in order. The last is OpenCode's.
-pub(super) const PARENT_HEADERS: [HeaderName; 3] = [
+const PARENT_HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-homing-parent-session-id"),
     HeaderName::from_static("x-dynamo-parent-session-id"),
     HeaderName::from_static("x-parent-session-id"),
@@ -94,6 +96,19 @@ impl Named<'_> {
 }
 
 impl Finder {
+    /// As the settings say.
+    pub(super) fn of(affinity: &Affinity) -> Self {
+        let names = affinity.headers.iter();
+        Self {
+            headers: names.filter_map(|h| HeaderName::from_bytes(h.as_bytes()).ok()).collect(),
+            parents: PARENT_HEADERS.to_vec(),
+            mode: core_mode(affinity.mode),
+            body_mode: core_mode(affinity.body_mode),
+            group: affinity.subagents == Subagents::Group,
+            infer: affinity.infer,
+        }
+    }
+
     /// The session of a request. `opening` is asked only where a session is to be inferred.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 //! stream, somebody watches whether the client is still there while hyper doesn't look ([`Socket::closed`]).
 
 use homing_runtime::settings::Listen;
-use socket2::{Domain, Protocol, SockAddr, SockRef, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, TcpKeepalive, Type};
 use std::fs::Permissions;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -22,6 +22,11 @@ const BACKLOG: i32 = 4096;
 const ALIVE_AFTER: Duration = Duration::from_secs(60);
 const ALIVE_PAUSE: Duration = Duration::from_secs(15);
 const ALIVE_TRIES: u32 = 4;
+/// Instructions of classic BPF (linux/bpf_common.h).
+const LOAD_BYTE: u16 = 0x30;
+const AND: u16 = 0x54;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
 /// Who may connect to a socket in the file system: its owner and group, as to those of other daemons.
 const MODE: u32 = 0o660;
 
@@ -34,6 +39,8 @@ pub(super) struct Bound {
     pub(super) listeners: Vec<socket2::Socket>,
     /// Removes the socket's file when it is dropped.
     pub(super) file: Option<SocketFile>,
+    /// Whoever holds them for us goes on listening when we don't any more: what is not accepted is the next one's.
+    pub(super) lent: bool,
 }
 
 /// A socket that somebody holds for us, already bound: all threads accept from it, and who connects while nobody does
@@ -47,34 +54,36 @@ pub(super) fn handed(listener: std::net::TcpListener, threads: usize) -> io::Res
     socket.set_nonblocking(true)?;
     let others: io::Result<Vec<_>> = (1..threads.max(1)).map(|_| socket.try_clone()).collect();
     let listeners = others?.into_iter().chain([socket]).collect();
-    Ok(Bound { at, listeners, file: None })
+    Ok(Bound { at, listeners, file: None, lent: true })
 }
 
 /// Binds for so many threads: a TCP port shares its connections out among as many sockets, a socket in the file system
-/// is one that all accept from.
+/// is one that all accept from. `beside`: another router of this user may listen there, which is about to stop.
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn bind(at: &Listen, threads: usize) -> io::Result<Bound> {
+pub(super) fn bind(at: &Listen, threads: usize, beside: bool) -> io::Result<Bound> {
     let threads = threads.max(1);
     match at {
         Listen::Tcp(address) => {
             // With SO_REUSEPORT a second router would silently take half of the first one's connections: see
-            // whether the address is free without it.
-            drop(tcp(*address, false)?);
+            // whether the address is free without it, unless that is what is wanted.
+            if !beside {
+                drop(tcp(*address, false)?);
+            }
             let first = tcp(*address, true)?;
             let address = first.local_addr()?.as_socket().unwrap_or(*address);
             let mut listeners = vec![first];
             for _ in 1..threads {
                 listeners.push(tcp(address, true)?);
             }
-            Ok(Bound { at: Listen::Tcp(address), listeners, file: None })
+            Ok(Bound { at: Listen::Tcp(address), listeners, file: None, lent: false })
         }
         Listen::Unix(path) => {
-            let (socket, file) = unix(path)?;
+            let (socket, file) = unix(path, beside)?;
             let others: io::Result<Vec<_>> = (1..threads).map(|_| socket.try_clone()).collect();
             let listeners = others?.into_iter().chain([socket]).collect();
-            Ok(Bound { at: at.clone(), listeners, file: Some(file) })
+            Ok(Bound { at: at.clone(), listeners, file: Some(file), lent: false })
         }
     }
 }
@@ -93,20 +102,29 @@ fn tcp(address: SocketAddr, shared: bool) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-fn unix(path: &Path) -> io::Result<(socket2::Socket, SocketFile)> {
-    remove_stale(path)?;
+/// It is made beside its place and put there by a rename: nobody finds it before it listens, and one that is in that
+/// place loses it, and no connection, in that moment.
+fn unix(path: &Path, beside: bool) -> io::Result<(socket2::Socket, SocketFile)> {
+    look_at_place(path, beside)?;
+    let mut made_at = path.as_os_str().to_owned();
+    made_at.push(format!(".{}", std::process::id()));
+    let made_at = PathBuf::from(made_at);
+    // Of a router that had this number and was killed just here.
+    let _ = std::fs::remove_file(&made_at);
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    let file = SocketFile::of(path)?;
-    // Before anybody can connect.
-    std::fs::set_permissions(path, Permissions::from_mode(MODE))?;
+    socket.bind(&SockAddr::unix(&made_at)?)?;
+    let mut file = SocketFile::of(&made_at)?;
+    std::fs::set_permissions(&made_at, Permissions::from_mode(MODE))?;
     socket.listen(BACKLOG)?;
+    std::fs::rename(&made_at, path)?;
+    file.path = path.to_owned();
     Ok((socket, file))
 }
 
-/// Removes a socket that nobody listens on any more: of a router that was killed.
-fn remove_stale(path: &Path) -> io::Result<()> {
+/// Whether a socket may be put there: in the place of one that nobody listens on any more, of a router that was killed;
+/// or of any other one, where that is wanted.
+fn look_at_place(path: &Path, beside: bool) -> io::Result<()> {
     let there = match std::fs::symlink_metadata(path) {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -117,11 +135,12 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             "there is a file of that name which is no socket; remove it, or name another path";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
+    if beside {
+        return Ok(());
+    }
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
-        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -166,6 +185,28 @@ impl Listener {
             Listen::Tcp(_) => Self::Tcp(TcpListener::from_std(socket.into())?),
             Listen::Unix(_) => Self::Unix(UnixListener::from_std(socket.into())?),
         })
+    }
+
+    /// Who hasn't begun to connect doesn't any more, and tries again in a second; who has is to be accepted still. So a
+    /// port is left to another process that listens there without a connection lost: a listener that closes resets
+    /// whoever it hasn't accepted. Best effort, and for good: not for a socket that others hold, too.
+    pub(super) fn turn_away(&self) {
+        // The flags are byte 13 of a TCP header: a SYN that is no answer is dropped, the rest passes.
+        const FLAGS: u32 = 13;
+        const SYN: u32 = 2;
+        const SYN_ACK: u32 = 0x12;
+        let program = [
+            SockFilter::new(LOAD_BYTE, 0, 0, FLAGS),
+            SockFilter::new(AND, 0, 0, SYN_ACK),
+            SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
+            SockFilter::new(RETURN, 0, 0, 0),
+            SockFilter::new(RETURN, 0, 0, u32::MAX),
+        ];
+        if let Self::Tcp(listener) = self
+            && let Err(error) = SockRef::from(listener).attach_filter(&program)
+        {
+            tracing::debug!(%error, "who connects in this moment may be reset");
+        }
     }
 
     pub(super) async fn accept(&self) -> io::Result<Socket> {

@@ -38,7 +38,7 @@ pub struct ServerTls {
     files: GatewayTls,
     now: Mutex<Arc<ServerConfig>>,
     /// What was last looked at, used or not.
-    seen: Mutex<Texts>,
+    seen: Mutex<Option<Texts>>,
 }
 
 impl std::fmt::Debug for ServerTls {
@@ -55,7 +55,7 @@ impl ServerTls {
     pub fn load(files: &GatewayTls) -> Result<Self, TlsError> {
         let texts = read(files)?;
         let now = Mutex::new(config(files, &texts)?);
-        Ok(Self { files: files.clone(), now, seen: Mutex::new(texts) })
+        Ok(Self { files: files.clone(), now, seen: Mutex::new(Some(texts)) })
     }
 
     /// What new connections begin with.
@@ -69,14 +69,23 @@ impl ServerTls {
     /// Where they hold something new that can't be used; what was used before goes on.
     pub fn refresh(&self) -> Result<bool, TlsError> {
         let texts = read(&self.files)?;
-        if *self.seen.lock() == texts {
+        if self.seen.lock().as_ref() == Some(&texts) {
             return Ok(false);
         }
         let made = config(&self.files, &texts);
         // It is not tried, and not told of, again until it changes.
-        *self.seen.lock() = texts;
+        *self.seen.lock() = Some(texts);
         *self.now.lock() = made?;
         Ok(true)
+    }
+
+    /// Looks at them for somebody who wants to hear what is wrong with them, though it was said before.
+    ///
+    /// # Errors
+    /// Where they can't be used; what was used before goes on.
+    pub(crate) fn reload(&self) -> Result<(), TlsError> {
+        *self.seen.lock() = None;
+        self.refresh().map(|_| ())
     }
 
     /// Looks at the files for as long as it is polled.

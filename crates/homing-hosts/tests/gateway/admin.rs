@@ -287,3 +287,36 @@ async fn a_drain_that_makes_no_sense_changes_nothing() {
     assert_eq!((world.told("a").await, world.told("b").await), ("ready".into(), "ready".into()));
     world.end().await;
 }
+
+#[tokio::test]
+async fn every_error_has_the_apis_shape_whoever_makes_it() {
+    let worker = Worker::start("w", |_| ok()).await;
+    let world = World::start(&[], &[&worker]).await;
+    let json = "content-type: application/json\r\n";
+    let calls = [
+        ("GET /nothing", "", "", 404, "not_found"),
+        ("GET /admin/workers/w/drain", "", "", 405, "invalid_request"),
+        ("POST /admin/workers", json, "{", 400, "invalid_request"),
+        ("POST /admin/workers", json, "[1]", 422, "invalid_request"),
+        ("POST /admin/workers", "", "{}", 415, "invalid_request"),
+        ("POST /admin/workers", "content-type: text/plain\r\n", "{}", 415, "invalid_request"),
+        ("POST /admin/workers?tll=5s", json, "{}", 400, "invalid_request"),
+        ("GET /admin/sessions?limit=many", "", "", 400, "invalid_request"),
+        ("GET /admin/sessions/%ff", "", "", 400, "invalid_request"),
+        ("POST /admin/preview", json, "{", 400, "invalid_request"),
+    ];
+    for (call, headers, body, status, code) in calls {
+        let length = body.len();
+        let request = format!(
+            "{call} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        );
+        let answer = world.admin(request.as_bytes()).await;
+        assert_eq!(answer.status, status, "{call}");
+        assert_eq!(answer.header("content-type"), ["application/json"], "{call}");
+        let said: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(said["error"]["code"], code, "{call}: {said}");
+        assert!(said["error"]["message"].as_str().is_some_and(|m| m.len() > 5), "{call}: {said}");
+        assert_eq!(answer.header("allow").is_empty(), status != 405, "{call}");
+    }
+    world.end().await;
+}

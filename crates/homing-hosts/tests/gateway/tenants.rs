@@ -158,6 +158,9 @@ async fn steering_is_for_those_who_may() {
                 }
             }
         }
+        // The request's own fault comes first, whoever sends it: a rank without its worker means nothing.
+        let answer = world.ask(&chat(&[(KEY, B), ("x-homing-dp-rank", "1")])).await;
+        answer.assert_refused(400, "invalid_request", "none");
         let plain = [(KEY, B), ("x-homing-session-id", "s"), ("x-homing-affinity", "soft")];
         assert_eq!(world.ask(&chat(&plain)).await.status, 200, "sessions are everybody's");
         world.end().await;

@@ -8,6 +8,7 @@ use super::world::{World, eventually, in_time};
 use homing_hosts::StartError;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -194,6 +195,30 @@ async fn a_certificate_is_renewed_under_running_streams_and_a_bad_one_is_not() {
     for path in [cert, key] {
         std::fs::remove_file(path).unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_reload_looks_at_the_certificates_at_once_and_says_what_is_wrong_with_them() {
+    let (cert, key) = (temporary("cert.pem"), temporary("key.pem"));
+    copy("server.pem", &cert);
+    copy("server.key", &key);
+    let files = [("cert", &cert), ("key", &key)];
+    let text = files.map(|(name, path)| format!("gateway.tls.{name} = '{}'\n", path.display()));
+    let world = World::reloadable(Arc::new(Mutex::new(text.concat()))).await;
+    let address = world.server.gateway_address().unwrap();
+    let connector = connector(None, &[]);
+    let first = shown(address, &connector).await;
+    let reload = || world.server.reloader().reload().map_err(|e| e.to_string());
+    copy("renewed.pem", &cert);
+    for _ in 0..2 {
+        let error = reload().unwrap_err();
+        assert!(error.contains("gateway.tls.cert"), "each time: {error}");
+        assert_eq!(shown(address, &connector).await, first);
+    }
+    copy("renewed.key", &key);
+    assert_eq!(reload(), Ok(vec![]), "no setting has changed");
+    assert_ne!(shown(address, &connector).await, first);
+    world.end().await;
 }
 
 #[tokio::test]

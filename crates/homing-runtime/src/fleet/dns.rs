@@ -29,6 +29,12 @@ pub fn is_name(worker: &Worker) -> bool {
     worker.url.scheme() == Scheme::Dns
 }
 
+/// Workers behind names, which a task of their own follows; and the others.
+#[must_use]
+pub fn by_kind(workers: &[Worker]) -> (Vec<Worker>, Vec<Worker>) {
+    workers.iter().cloned().partition(is_name)
+}
+
 /// Follows the names among the workers; end it by dropping the future, or the changes.
 pub fn follow(names: Vec<Worker>) -> (Changes, impl Future<Output = ()>) {
     let (changes, stream) = mpsc::channel(CHANGES);

@@ -5,10 +5,10 @@
 use super::discovery::{Change, Changes};
 use super::dns;
 use crate::settings::{Settings, Sources, Worker};
+use crate::stamp::Stamp;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -93,21 +93,13 @@ fn from_json(text: &str) -> Result<String, String> {
     toml::to_string(&table).map_err(|e| e.to_string())
 }
 
-/// What tells one state of a file from another.
-type Stamp = (SystemTime, u64, u64);
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let about = std::fs::metadata(path).ok()?;
-    Some((about.modified().ok()?, about.len(), about.ino()))
-}
-
 /// Its workers as they change, and the task that looks.
 pub fn follow(path: PathBuf) -> (Changes, impl Future<Output = ()>) {
     let (changes, stream) = mpsc::channel(1);
     let look = async move {
         let mut seen: Option<Option<Stamp>> = None;
         loop {
-            let now = stamp(&path);
+            let now = Stamp::of(&path);
             if seen != Some(now) {
                 seen = Some(now);
                 match read(&path) {

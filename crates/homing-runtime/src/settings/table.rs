@@ -230,8 +230,8 @@ pub const KEYS: &[Key] = &[
     built("limits.tokens_per_minute", COUNT, "0",
         "Tokens of one tenant a minute, prompts and answers: a request is refused while what the last ones took \
          is not paid off; 0: no limit."),
-    later("limits.max_sessions", COUNT, "0", Step::Gateway,
-        "Sessions of one tenant that are bound; further ones are routed without a binding. 0: no limit."),
+    built("limits.max_sessions", COUNT, "0",
+        "Sessions of one tenant that are bound, per partition; further ones are routed without a binding. 0: no limit."),
 
     built("tenants.name", NAME, "", "As its keys, or `gateway.tenant_header`, call it. Required."),
     built("tenants.models", LIST, "*",
@@ -243,7 +243,7 @@ pub const KEYS: &[Key] = &[
     built("tenants.concurrency", COUNT, "0", "Its own value of the key of `[limits]`, which holds where it isn't set."),
     built("tenants.requests_per_minute", COUNT, "0", "Likewise."),
     built("tenants.tokens_per_minute", COUNT, "0", "Likewise."),
-    later("tenants.max_sessions", COUNT, "0", Step::Gateway, "Likewise."),
+    built("tenants.max_sessions", COUNT, "0", "Likewise."),
 
     built("affinity.ttl", Kind::Duration { min: SECOND, max: YEAR, off: true, empty: false }, "30m",
         "Idle time-to-live of a binding. `off` makes session ids passive: recorded, without effect."),

@@ -46,7 +46,7 @@ pub enum WriteError {
 }
 
 /// What was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Bindings in the file.
     pub bindings: u64,

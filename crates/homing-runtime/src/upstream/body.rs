@@ -20,6 +20,12 @@ impl Outgoing {
     pub fn with_trailers(data: Bytes, trailers: HeaderMap) -> Self {
         Self { data, trailers: Some(Box::new(trailers)) }
     }
+
+    /// What goes out behind it.
+    #[must_use]
+    pub fn trailers(&self) -> Option<&HeaderMap> {
+        self.trailers.as_deref()
+    }
 }
 
 impl From<Bytes> for Outgoing {

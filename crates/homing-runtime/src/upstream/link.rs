@@ -1,16 +1,19 @@
 //! How each worker is reached: its address, the key towards it, its times and its TLS.
 //!
 //! Kept by name beside the core, which knows nothing of connections. Workers that are reached alike share a *wire*,
-//! and with it each thread's pool; one whose socket or certificate is its own has a pool of its own.
+//! and with it each thread's pool; one whose socket or certificate is its own has a pool of its own. What comes from
+//! files is looked at again while they serve (`renew`).
 
+use super::renew::Watched;
 use super::tls;
 use crate::pem::{self, FileError};
-use crate::settings::{Scheme, Settings, Upstream, Worker, WorkerUrl};
+use crate::settings::{Scheme, Settings, Worker, WorkerUrl};
+use arc_swap::ArcSwap;
 use homing_core::fleet::WorkerInfo;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use parking_lot::{Mutex, RwLock};
 use rustls::ClientConfig;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
@@ -37,7 +40,7 @@ pub(super) struct Made {
     /// The socket in the file system, where it is one.
     pub(super) socket: Option<PathBuf>,
     /// Where it is spoken to by TLS.
-    tls: Option<tls::Files>,
+    pub(super) tls: Option<tls::Files>,
 }
 
 /// See the module.
@@ -48,6 +51,14 @@ pub(super) struct Wire {
     pub(super) made: Made,
     pub(super) tls: Option<Arc<ClientConfig>>,
 }
+
+/// Makes the TLS of a wire, where it has some.
+pub(super) type ByTls<'a> = &'a dyn Fn() -> Result<Option<Arc<ClientConfig>>, LinkError>;
+
+/// Finds the wire that is made so, or makes it.
+pub(super) trait Wiring: FnOnce(Made, ByTls<'_>) -> Result<Arc<Wire>, LinkError> {}
+
+impl<F: FnOnce(Made, ByTls<'_>) -> Result<Arc<Wire>, LinkError>> Wiring for F {}
 
 impl Wire {
     fn new(made: Made, tls: Option<Arc<ClientConfig>>) -> Arc<Self> {
@@ -63,13 +74,32 @@ pub struct Link {
     /// As the core names it.
     written: String,
     base: String,
-    /// `Bearer KEY`; marked sensitive, so that nothing prints it.
-    authorization: Option<HeaderValue>,
     /// From dispatch to the first byte of the answer's body.
     pub first_token_timeout: Duration,
     /// Between two bytes of an answer.
     pub idle_timeout: Duration,
+    /// What of it comes from files, as they were when they were last good.
+    pub(super) now: ArcSwap<Now>,
+    /// Its settings, where it has some that name files.
+    pub(super) files: Option<Watched>,
+}
+
+/// The part of a link that changes with the files that its worker's settings name.
+#[derive(Debug)]
+pub(super) struct Now {
+    /// `Bearer KEY`; marked sensitive, so that nothing prints it.
+    pub(super) authorization: Option<HeaderValue>,
     pub(super) wire: Arc<Wire>,
+}
+
+impl Now {
+    /// Puts our key in the place of the client's, where there is one.
+    pub(super) fn authorize(&self, headers: &mut HeaderMap) {
+        if let Some(ours) = &self.authorization {
+            headers.remove(HeaderName::from_static("x-api-key"));
+            headers.insert(AUTHORIZATION, ours.clone());
+        }
+    }
 }
 
 /// Without words of a configuration.
@@ -107,10 +137,10 @@ impl Link {
             written: url.to_string(),
             base: url.request_base(),
             url,
-            authorization: None,
             first_token_timeout: PATIENCE,
             idle_timeout: PATIENCE,
-            wire,
+            now: ArcSwap::from_pointee(Now { authorization: None, wire }),
+            files: None,
         })
     }
 
@@ -120,15 +150,16 @@ impl Link {
         let value = token.and_then(|token| HeaderValue::from_str(&format!("Bearer {token}")).ok());
         let Some(mut value) = value else { return self };
         value.set_sensitive(true);
-        let Self { url, written, base, first_token_timeout, idle_timeout, wire, .. } = &*self;
+        let Self { url, written, base, first_token_timeout, idle_timeout, .. } = &*self;
+        let wire = self.now.load().wire.clone();
         Arc::new(Self {
             url: url.clone(),
             written: written.clone(),
             base: base.clone(),
-            authorization: Some(value),
             first_token_timeout: *first_token_timeout,
             idle_timeout: *idle_timeout,
-            wire: wire.clone(),
+            now: ArcSwap::from_pointee(Now { authorization: Some(value), wire }),
+            files: None,
         })
     }
 
@@ -140,35 +171,20 @@ impl Link {
         Self::with(worker, |made, tls| Ok(Wire::new(made, tls()?)))
     }
 
-    fn with(
-        worker: &Worker,
-        wire: impl FnOnce(
-            Made,
-            &dyn Fn() -> Result<Option<Arc<ClientConfig>>, LinkError>,
-        ) -> Result<Arc<Wire>, LinkError>,
-    ) -> Result<Arc<Self>, LinkError> {
+    fn with(worker: &Worker, wire: impl Wiring) -> Result<Arc<Self>, LinkError> {
         let (url, how) = (&worker.url, &worker.upstream);
-        let name = |(key, cause)| LinkError { worker: worker.id.clone(), key, cause };
-        let files = match url.scheme() {
-            Scheme::Https => Some(tls::Files::read(how).map_err(name)?),
-            Scheme::Http | Scheme::Unix | Scheme::Dns => None,
-        };
-        let made = Made {
-            connect: how.connect_timeout,
-            pool_idle: how.pool_idle,
-            unacknowledged: how.tcp_user_timeout,
-            socket: url.socket().map(Path::to_owned),
-            tls: files.clone(),
-        };
-        let config = || files.as_ref().map(|files| files.config(how).map_err(name)).transpose();
+        let watched = Watched::new(worker);
+        let held = watched.read(&mut pem::read)?;
+        let now = ArcSwap::from_pointee(watched.made_of(&held, wire)?);
+        watched.looked_at(held);
         Ok(Arc::new(Self {
             written: url.to_string(),
             base: url.request_base(),
             url: url.clone(),
-            authorization: authorization(how).map_err(name)?,
             first_token_timeout: how.first_token_timeout,
             idle_timeout: how.idle_timeout,
-            wire: wire(made, &config)?,
+            now,
+            files: Some(watched).filter(Watched::names_some),
         }))
     }
 
@@ -183,31 +199,6 @@ impl Link {
     pub fn base(&self) -> &str {
         &self.base
     }
-
-    /// Puts our key in the place of the client's, where there is one.
-    pub(super) fn authorize(&self, headers: &mut HeaderMap) {
-        if let Some(ours) = &self.authorization {
-            headers.remove(HeaderName::from_static("x-api-key"));
-            headers.insert(AUTHORIZATION, ours.clone());
-        }
-    }
-}
-
-/// The key towards a worker, as it is sent.
-fn authorization(how: &Upstream) -> Result<Option<HeaderValue>, (&'static str, FileError)> {
-    const KEY: &str = "api_key_file";
-    let Some(path) = &how.api_key_file else { return Ok(None) };
-    let text = pem::read(path).map_err(|cause| (KEY, cause))?;
-    let text = text.trim_ascii();
-    // Its words are never repeated.
-    let unfit = || (KEY, FileError::new(path, "holds no key: one line of visible characters"));
-    if text.is_empty() || !text.iter().all(u8::is_ascii_graphic) {
-        return Err(unfit());
-    }
-    let value = HeaderValue::from_bytes(&[b"Bearer ", text].concat());
-    let mut value = value.map_err(|_| unfit())?;
-    value.set_sensitive(true);
-    Ok(Some(value))
 }
 
 /// Looks at every file that the workers' settings name, without keeping anything.
@@ -224,6 +215,8 @@ pub fn look_at_files(settings: &Settings) -> Result<(), LinkError> {
 pub struct Links {
     by_name: RwLock<HashMap<String, Arc<Link>>>,
     wires: Mutex<HashMap<Made, Weak<Wire>>>,
+    /// What is wrong with the files of some, as it was said.
+    pub(super) said: Mutex<BTreeMap<String, String>>,
 }
 
 impl Links {
@@ -232,18 +225,26 @@ impl Links {
     /// # Errors
     /// Where one can't be used; what was known of it before stands.
     pub fn join(&self, worker: &Worker) -> Result<(), LinkError> {
-        let link = Link::with(worker, |made, tls| {
-            let mut wires = self.wires.lock();
-            if let Some(wire) = wires.get(&made).and_then(Weak::upgrade) {
-                return Ok(wire);
-            }
-            wires.retain(|_, wire| wire.strong_count() > 0);
-            let wire = Wire::new(made.clone(), tls()?);
-            wires.insert(made, Arc::downgrade(&wire));
-            Ok(wire)
-        })?;
+        let link = Link::with(worker, |made, tls| self.wire(made, tls))?;
         self.by_name.write().insert(worker.id.clone(), link);
         Ok(())
+    }
+
+    /// The wire of those who are reached so.
+    pub(super) fn wire(&self, made: Made, tls: ByTls<'_>) -> Result<Arc<Wire>, LinkError> {
+        let mut wires = self.wires.lock();
+        if let Some(wire) = wires.get(&made).and_then(Weak::upgrade) {
+            return Ok(wire);
+        }
+        wires.retain(|_, wire| wire.strong_count() > 0);
+        let wire = Wire::new(made.clone(), tls()?);
+        wires.insert(made, Arc::downgrade(&wire));
+        Ok(wire)
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<Arc<Link>> {
+        self.by_name.read().values().cloned().collect()
     }
 
     /// A worker has departed.

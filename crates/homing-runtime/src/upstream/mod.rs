@@ -6,16 +6,19 @@
 //! byte has left.
 //!
 //! * `link`: how each worker is reached;
+//! * `renew`: keys and certificates that change while it is;
 //! * `connect`: making a connection; `tls`: with whom and as whom;
 //! * `body`: what goes out.
 
 mod body;
 mod connect;
 mod link;
+mod renew;
 mod tls;
 
 pub use body::Outgoing;
 pub use link::{Link, LinkError, Links, look_at_files};
+pub use renew::renew;
 
 use connect::Connector;
 use homing_core::ask::Failure;
@@ -80,17 +83,18 @@ impl Upstream {
         link: &Link,
         mut request: Request<Outgoing>,
     ) -> Result<Response<Incoming>, (Failure, String)> {
-        link.authorize(request.headers_mut());
+        let now = link.now.load_full();
+        now.authorize(request.headers_mut());
         let answer = {
             let mut pools = self.pools.lock();
-            match pools.get(&link.wire.number) {
+            match pools.get(&now.wire.number) {
                 Some(pool) => pool.client.request(request),
                 None => {
                     pools.retain(|_, pool| pool.of.strong_count() > 0);
-                    let client = self.client(&link.wire);
+                    let client = self.client(&now.wire);
                     let answer = client.request(request);
-                    let of = Arc::downgrade(&link.wire);
-                    pools.insert(link.wire.number, Pool { of, client });
+                    let of = Arc::downgrade(&now.wire);
+                    pools.insert(now.wire.number, Pool { of, client });
                     answer
                 }
             }

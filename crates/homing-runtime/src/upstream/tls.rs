@@ -1,5 +1,6 @@
 //! TLS towards workers: whom we believe, and what we show.
 
+use super::renew::Read;
 use crate::pem::{self, FileError};
 use crate::settings::Upstream;
 use rustls::{ClientConfig, RootCertStore};
@@ -24,9 +25,9 @@ impl fmt::Debug for Files {
 type Failed = (&'static str, FileError);
 
 impl Files {
-    pub(super) fn read(how: &Upstream) -> Result<Self, Failed> {
-        let read = |key, path: &Option<PathBuf>| {
-            path.as_deref().map(pem::read).transpose().map_err(|cause| (key, cause))
+    pub(super) fn read(how: &Upstream, read: Read<'_>) -> Result<Self, Failed> {
+        let mut read = |key, path: &Option<PathBuf>| {
+            path.as_deref().map(&mut *read).transpose().map_err(|cause| (key, cause))
         };
         Ok(Self {
             ca: read("ca_file", &how.ca_file)?,

@@ -97,3 +97,43 @@ fn refusals_have_the_apis_shape() {
     let (status, body) = call(&mock, "POST", "/v1/messages/count_tokens", &unknown);
     assert_eq!((status, body["error"]["type"].as_str()), (404, Some("NotFoundError")));
 }
+
+#[test]
+fn embeddings_come_in_the_order_of_their_inputs_and_in_both_forms() {
+    let mock = start(config(100));
+    let ask = |body: Value| post(&mock, "/v1/embeddings", &body);
+    let one = ask(json!({"input": "Hi", "dimensions": 4}));
+    assert_eq!((one["object"].as_str(), one["data"][0]["index"].as_u64()), (Some("list"), Some(0)));
+    assert_eq!(one["data"][0]["embedding"].as_array().map(Vec::len), Some(4));
+    let tokens = one["usage"]["prompt_tokens"].as_u64().expect("a number");
+    assert!(tokens > 0 && one["usage"]["total_tokens"] == tokens);
+    let both = ask(json!({"input": ["there", "Hi"], "dimensions": 4}));
+    assert_eq!(both["data"][1]["embedding"], one["data"][0]["embedding"]);
+    assert_ne!(both["data"][0]["embedding"], one["data"][0]["embedding"]);
+    assert_eq!(
+        ask(json!({"input": "Hi"}))["data"][0]["embedding"].as_array().map(Vec::len),
+        Some(384)
+    );
+    let packed = ask(json!({"input": "Hi", "dimensions": 4, "encoding_format": "base64"}));
+    assert_eq!(packed["data"][0]["embedding"].as_str().map(str::len), Some(24));
+    let ids = ask(json!({"input": [[1, 2, 3], [4]], "dimensions": 2}));
+    assert_eq!(
+        (ids["data"].as_array().map(Vec::len), ids["usage"]["prompt_tokens"].as_u64()),
+        (Some(2), Some(4))
+    );
+    assert_eq!(ask(json!({"input": [1, 2, 3]}))["data"].as_array().map(Vec::len), Some(1));
+    for bad in [
+        json!({"input": ""}),
+        json!({"input": []}),
+        json!({"input": [[]]}),
+        json!({"input": ["a", 1]}),
+        json!({"input": vec!["a"; 2049]}),
+        json!({"input": "Hi", "dimensions": 0}),
+        json!({"input": "Hi", "encoding_format": "words"}),
+        json!({}),
+    ] {
+        let (status, body) = call(&mock, "POST", "/v1/embeddings", &bad);
+        assert_eq!((status, body["error"]["code"].as_u64()), (400, Some(400)), "{body}");
+    }
+    assert_eq!(call(&mock, "GET", "/v1/embeddings", &Value::Null).0, 405);
+}

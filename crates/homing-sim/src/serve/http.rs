@@ -7,6 +7,7 @@
 use super::answer::{Stream, whole};
 use super::ask::{Accepted, Api, accept, rank};
 use super::driver::Driver;
+use super::embeddings::embeddings;
 use super::faults::{Failing, Faults, Never};
 use super::info;
 use super::model::Model;
@@ -149,6 +150,7 @@ impl App {
             (&Method::POST, "/v1/responses") => self.generate(Api::Responses, request).await,
             (&Method::POST, MESSAGES) => self.generate(Api::Messages, request).await,
             (&Method::POST, COUNT_TOKENS) => self.count_tokens(request).await,
+            (&Method::POST, EMBEDDINGS) => self.embeddings(request).await,
             (&Method::POST, "/tokenize") => self.tokenize(request).await,
             (&Method::POST, "/reset_prefix_cache") => Ok(match self.driver.clear_cache() {
                 true => plain(Bytes::new(), None),
@@ -246,6 +248,22 @@ impl App {
         Ok(json_answer(StatusCode::OK, &tokens))
     }
 
+    async fn embeddings(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
+        if self.failing.is_next(self.faults.fail_every) {
+            return Err(Refusal::broken("the engine is dead"));
+        }
+        let number = self.answers.fetch_add(1, Ordering::Relaxed);
+        let id = format!("embd-{:x}-{number:x}", self.driver.began_at().as_micros());
+        let body = self.body(request).await?;
+        if self.faults.hang {
+            std::future::pending::<()>().await;
+        }
+        let created = seconds(self.driver.real());
+        let (model, driver) = (&self.model, &self.driver);
+        let answer = embeddings(&body, &id, created, &self.served, model, driver)?;
+        Ok(json_answer(StatusCode::OK, &answer))
+    }
+
     async fn count_tokens(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
         let body = self.body(request).await?;
         let count = info::count_tokens(&body, &self.served, &self.model)?;
@@ -290,10 +308,12 @@ impl App {
     }
 }
 
+const EMBEDDINGS: &str = "/v1/embeddings";
 const MESSAGES: &str = "/v1/messages";
 const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
 
-const PATHS: [&str; 13] = [
+const PATHS: [&str; 14] = [
+    EMBEDDINGS,
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",

@@ -12,6 +12,7 @@
 //! | `ask`, `refusal` | a request's body; what is wrong with one, in vLLM's status and shape |
 //! | `answer`, `shape` | an answer as one body or as a stream; the JSON of both |
 //! | `responses`, `messages` | the JSON of the two younger APIs |
+//! | `embeddings` | vectors that follow from what was asked |
 //! | `info` | the paths that tell about the engine |
 //! | `model` | tokens and replies |
 //! | `driver`, `clock` | the engine model in real time, `speedup` times as fast |
@@ -27,6 +28,7 @@ mod ask;
 mod clock;
 mod config;
 mod driver;
+mod embeddings;
 mod faults;
 mod feed;
 mod groups;

@@ -116,7 +116,7 @@ impl Bed {
         let (now, key) = (self.time(), key(i));
         let Self { table, workers, .. } = self;
         let standing = |target| standing(workers, target);
-        let resolved = run.call(|| table.resolve(now, key, Mode::Hard, false, standing));
+        let resolved = run.call(|| table.resolve(now, key, Mode::Hard, false, None, standing));
         let Resolved::Hold(mut hold) = resolved else { return Err(REFUSED) };
         let elsewhere = Target { worker: WorkerId(i as u32 % WORKERS), rank: Some(DpRank(0)) };
         let target = hold.home().unwrap_or(elsewhere);

@@ -25,11 +25,7 @@ pub(crate) struct Router {
 impl Router {
     /// What is at a path; with a body, by POST of it. `absent`: where that is not there.
     pub(super) fn ask(&self, path: &str, body: Option<String>) -> Result<Value, Failure> {
-        let full = if self.admin.contains("://") {
-            self.admin.clone()
-        } else {
-            format!("http://{}", self.admin)
-        };
+        let full = full(&self.admin);
         let url: WorkerUrl = full.parse().map_err(|error| {
             Failure::Usage(format!("--admin {:?} {error}; write e.g. http://host:9464", self.admin))
         })?;
@@ -72,6 +68,11 @@ impl Router {
         };
         Failure::Failed(anyhow!(text))
     }
+}
+
+/// A URL of which `http://` may be left out.
+pub(crate) fn full(url: &str) -> String {
+    if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
 }
 
 /// The token for a router that asks for one (`admin.token_file`).
