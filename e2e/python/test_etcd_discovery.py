@@ -123,7 +123,7 @@ def test_a_worker_that_is_started_again_at_its_place_is_another():
         try:
             ready(router, 1)
             assert turn(router, "s") == f"127.0.0.1:{port}"
-            assert router.metric("homing_affinity_bindings") == 1
+            assert router.workers()[0]["bindings"] == 1
         finally:
             first.kill()
             first.wait()
@@ -132,9 +132,10 @@ def test_a_worker_that_is_started_again_at_its_place_is_another():
         second = subprocess.Popen([BIN, "mock", "--model", MODEL, *flags], env=environment(),
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            eventually(lambda: router.metric("homing_affinity_bindings") == 0, "what it was bound to has departed")
+            eventually(lambda: router.workers()[0]["bindings"] == 0, "nobody is bound to this one")
             ready(router, 1)
             turn(router, "s")
+            assert router.workers()[0]["bindings"] == 1
         finally:
             second.kill()
             second.wait()

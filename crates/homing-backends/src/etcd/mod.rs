@@ -10,6 +10,7 @@
 
 pub mod discovery;
 mod follow;
+#[rustfmt::skip] // as it is made
 #[allow(
     missing_docs,
     unreachable_pub,
