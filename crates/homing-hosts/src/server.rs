@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use homing_core::time::Time;
 use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
+use homing_runtime::fleet::discovery::Driven;
 use homing_runtime::fleet::registered::Registered;
 use homing_runtime::fleet::{Fleet, discovery, dns, file};
 use homing_runtime::ingest::{FeedBook, Ingest};
@@ -29,6 +30,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -118,6 +120,8 @@ pub struct Extras {
     /// Another router of this user serves at `gateway.listen`, and shall be told to stop once this one serves there, too:
     /// it does once a worker is ready. What `affinity.snapshot` says is taken over when the other has ended.
     pub take_over: bool,
+    /// Where workers come from besides the settings.
+    pub discoveries: Vec<Driven>,
 }
 
 /// Connects to what routers share over.
@@ -171,7 +175,7 @@ impl Server {
 
     async fn start_parts(
         settings: Settings,
-        Extras { reread, traces, listener, replicate, take_over }: Extras,
+        Extras { reread, traces, listener, replicate, discoveries, take_over }: Extras,
         life: Lifecycle,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
@@ -272,6 +276,18 @@ impl Server {
         if let Some(path) = settings.workers_file.clone() {
             let (changes, look) = file::follow(path);
             life.spawn_until_finished(look);
+            life.spawn(fleet.clone().follow(changes));
+        }
+        let refused: Vec<_> = discoveries.iter().map(|one| one.refused.clone()).collect();
+        let refused = move || refused.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        // Not held: the fleet has the shell, which has the metrics.
+        let watched = Arc::downgrade(&fleet);
+        let frozen = move || {
+            watched.upgrade().map_or(0, |fleet| fleet.frozen().len().try_into().unwrap_or(u64::MAX))
+        };
+        Metrics::watch_discovery(&shell, refused, frozen);
+        for Driven { changes, drive, .. } in discoveries {
+            life.spawn_until_finished(drive);
             life.spawn(fleet.clone().follow(changes));
         }
         life.spawn_until_finished(shell.clone().keep_time());

@@ -2,11 +2,16 @@
 
 use crate::running::{self, Signals};
 use crate::sources::Flags;
+use crate::replicate::replicate;
 use crate::{Failure, descriptors, logging};
 use anyhow::{Context, anyhow};
+use homing_backends::etcd;
 use homing_hosts::{Extras, Server, StartError};
+use homing_runtime::fleet::discovery::Driven;
 use homing_runtime::metrics::Metrics;
+use homing_runtime::settings::Settings;
 use homing_runtime::traces::TraceSettings;
+use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The flags of `homing serve`.
@@ -28,9 +33,9 @@ pub(crate) struct Args {
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.flags.settings()?;
-    if settings.workers.is_empty() && settings.workers_file.is_none() {
+    if settings.workers.is_empty() && settings.workers_file.is_none() && settings.etcd.is_none() {
         let text = "there are no workers: give --worker URL, or [[workers]] in the file of --config, or \
-             discovery.backend = \"file\"";
+             discovery.backend = \"file\" or \"etcd\"";
         return Err(Failure::Usage(text.to_owned()));
     }
     let logging = logging::start(settings.log.format, "info");
@@ -52,7 +57,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
         let (reread, take_over) = (Some(args.flags.again()), args.take_over);
-        let extras = Extras { reread, traces, listener, replicate: None, take_over };
+        let discoveries = discoveries(&settings).await?;
+        let replicate = replicate(&settings);
+        let extras = Extras { reread, traces, listener, replicate, discoveries, take_over };
         let started = tokio::select! {
             started = Server::start_with(settings, extras) => started,
             () = signals.next() => return Ok(()),
@@ -68,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             | StartError::ApiKeys(_)
             | StartError::Tokens(_)
             | StartError::Record(_) => Failure::Usage(error.to_string()),
-            StartError::Listen { .. } | StartError::System { .. } => {
+            StartError::Listen { .. } | StartError::Replication(_) | StartError::System { .. } => {
                 Failure::Failed(anyhow!(error))
             }
         })?;
@@ -105,6 +112,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// Those that ask somebody.
+async fn discoveries(settings: &Settings) -> Result<Vec<Driven>, Failure> {
+    let Some(at) = &settings.etcd else { return Ok(Vec::new()) };
+    let common = Arc::new(settings.upstream.clone());
+    let followed = etcd::discovery::follow(at.reach.clone(), &at.group, common).await;
+    Ok(vec![followed.context("[discovery] can't be used")?])
 }
 
 /// The socket that systemd listens on for us (`homing.socket`), if it does.

@@ -10,7 +10,7 @@ use super::types::{
     Subagents, Verify,
 };
 use super::value::Value;
-use super::{Effective, KEYS, Origin, Policies, Status, replication, tenant, worker};
+use super::{Effective, KEYS, Origin, Policies, Status, discovery, replication, tenant, worker};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -110,6 +110,7 @@ pub(super) fn convert(
     let top = &raw.top;
     let upstream = transport::upstream(top, problems)?;
     let affinity = affinity(top, problems)?;
+    let (workers_file, etcd) = discovery::convert(top, problems)?;
     let settings = Settings {
         replication: replication::replication(top, &affinity, problems)?,
         gateway: gateway(top, problems)?,
@@ -160,7 +161,8 @@ pub(super) fn convert(
         limits: tenant::limits(top)?,
         tenants: tenant::tenants(&raw.tenants, top, problems)?,
         models: worker::models(&raw.models, problems)?,
-        workers_file: workers_file(top, problems)?,
+        workers_file,
+        etcd,
         workers: worker::workers(&raw.workers, &upstream, problems)?,
         upstream,
         effective: effective(raw),
@@ -187,36 +189,6 @@ fn gateway(top: &Group, problems: &mut Problems) -> Result<Gateway, Problem> {
         shutdown_delay: top.read("gateway.shutdown_delay")?,
         shutdown_grace: top.read("gateway.shutdown_grace")?,
     })
-}
-
-/// `[discovery]`.
-fn workers_file(top: &Group, problems: &mut Problems) -> Result<Option<PathBuf>, Problem> {
-    const PATH: &str = "discovery.path";
-    let path: Option<PathBuf> = top.read(PATH)?;
-    let backend: Discovery = top.read("discovery.backend")?;
-    match (backend, &path) {
-        (Discovery::File, None) if !top.is_unreadable(PATH) => {
-            let what =
-                "`discovery.backend` is \"file\", and `discovery.path` is not set".to_owned();
-            problems.push(conflict(
-                top,
-                "discovery.backend",
-                what,
-                "name the file in discovery.path",
-            ));
-        }
-        (Discovery::Static, Some(_)) => {
-            let what = "`discovery.path` is set, and `discovery.backend` is \"static\"".to_owned();
-            problems.push(conflict(
-                top,
-                PATH,
-                what,
-                "write discovery.backend = \"file\", or remove it",
-            ));
-        }
-        _ => {}
-    }
-    Ok(path)
 }
 
 /// The listeners' reach: what is off loopback is reachable by everybody.

@@ -1,6 +1,7 @@
 //! `[replication]`: what routers share, and over what.
 
 use super::convert::conflict;
+use super::discovery::is_group;
 use super::problem::{Problem, Problems};
 use super::raw::Group;
 use super::types::{Affinity, OnStoreFailure, ReplicationBackend, ReplicationMode};
@@ -82,8 +83,7 @@ pub(super) fn replication(
             wrong(URLS, what, &mend);
         }
     }
-    let name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if group.is_empty() || group.len() > 63 || !group.chars().all(name) {
+    if !is_group(&group) {
         let what = format!("`replication.group` is \"{}\"", super::problem::echo(&group));
         wrong(GROUP, what, "write 1 to 63 of a-z, 0-9 and -");
     }

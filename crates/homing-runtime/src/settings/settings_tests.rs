@@ -73,6 +73,9 @@ fn file_with(path: &str, toml: &str) -> String {
             let key = "[affinity]\nkey_file = \"key\"\n";
             format!("{key}[replication]\nurls = [\"h:1\"]\n{name} = {toml}\n")
         }
+        "discovery" if toml == "\"etcd\"" => {
+            format!("[discovery]\nurls = [\"http://h:1\"]\n{name} = {toml}\n")
+        }
         _ => format!("[{section}]\n{name} = {toml}\n"),
     }
 }

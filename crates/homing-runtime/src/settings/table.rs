@@ -334,19 +334,22 @@ pub const KEYS: &[Key] = &[
         "What first turns do while the shared store can't be reached: go on with what this router knows, or fail with \
          503. Bound sessions go on in any case."),
 
-    built("discovery.backend",
-        words(Discovery::WORDS, &[("etcd", Step::Replicas),
-            ("kubernetes", Step::Replicas)]),
-        "static", "Where workers come from besides `[[workers]]` and `POST /admin/workers`: nowhere, or a file."),
+    built("discovery.backend", words(Discovery::WORDS, &[("kubernetes", Step::Replicas)]), "static",
+        "Where workers come from besides `[[workers]]` and `POST /admin/workers`: nowhere, a file, or etcd, where they \
+         register themselves or `homing register` does it for them."),
     built("discovery.path", PATH, "",
         "The file, for `file`: TOML or JSON with the keys of `[[workers]]`. It is looked at every second; a bad one keeps \
          what the last good one said."),
-    later("discovery.urls", LIST, "", Step::Replicas, "Where etcd is."),
-    later("discovery.user", NAME, "", Step::Replicas, "Its user."),
-    later("discovery.password_file", PATH, "", Step::Replicas, "A file with the password."),
-    later("discovery.ca_file", PATH, "", Step::Replicas, "Its CA."),
-    later("discovery.cert_file", PATH, "", Step::Replicas, "Our certificate."),
-    later("discovery.key_file", PATH, "", Step::Replicas, "Its key."),
+    built("discovery.urls", LIST, "",
+        "Where etcd is, for `etcd`: `http://host:port` or `https://host:port`; several are tried in turn."),
+    built("discovery.group", Kind::Text { max: 63 }, "default",
+        "Whose workers they are, for `etcd`: those below `/homing/GROUP/workers/`. `a-z`, `0-9` and `-`."),
+    built("discovery.user", NAME, "", "etcd's user, where it asks for one."),
+    built("discovery.password_file", PATH, "", "A file whose first line is the password. It is read for each connection."),
+    built("discovery.ca_file", PATH, "",
+        "Whom to believe about etcd's certificate, PEM. Empty: whom the system believes."),
+    built("discovery.cert_file", PATH, "", "The certificate shown to etcd, PEM."),
+    built("discovery.key_file", PATH, "", "Its key, PEM."),
 
     built("log.format", words(LogFormat::WORDS, &[]), "text", "For people, or a JSON object a line."),
     built("log.access", Kind::Bool, "true", "One line a request."),
