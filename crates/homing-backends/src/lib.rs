@@ -6,3 +6,6 @@
 //!
 //! Nothing here decides anything: bytes and names go in and out ([`homing_runtime::replication::port`],
 //! [`homing_runtime::fleet::discovery`]).
+
+#[cfg(feature = "nats")]
+pub mod nats;
