@@ -7,5 +7,7 @@
 //! Nothing here decides anything: bytes and names go in and out ([`homing_runtime::replication::port`],
 //! [`homing_runtime::fleet::discovery`]).
 
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 #[cfg(feature = "nats")]
 pub mod nats;
