@@ -5,6 +5,7 @@
 
 mod accept;
 mod cargo;
+mod codegen;
 mod dist;
 mod fuzz;
 mod soak;
@@ -35,6 +36,7 @@ const EXAMPLES: &str = "Examples:
   cargo xtask fuzz --secs 300 kv_events
   cargo xtask soak --minutes 480   chaos for a night
   cargo xtask tokenizer            after a change of the tokenizer's maker
+  cargo xtask codegen              after a change of a .proto file
   HOMING_BIN=... python3 e2e/python/run.py 'test_recordings*'   some black-box tests alone";
 
 #[derive(Subcommand)]
@@ -42,7 +44,7 @@ enum Command {
     /// Install what is missing, then check and test everything.
     ///
     /// Steps, cheap to dear: setup (apt, pip into ~/.cache/homing-venv, npm into ~/.cache/homing-node,
-    /// cargo-deny into ~/.cache/homing-tools), fmt, tidy, tokenizer, clippy, deny, build, sim (homing-sim
+    /// cargo-deny into ~/.cache/homing-tools), fmt, tidy, tokenizer, codegen, clippy, deny, build, sim (homing-sim
     /// without its server), tests, doctests, docs, python and node (the black-box tests of e2e), dist (the
     /// packages), accept. Everything is built with the profile `ci`, in $CARGO_TARGET_DIR or ~/.cache/homing-target. The first
     /// failure stops; the last line is `N passed, N failed, N skipped`, counting steps.
@@ -68,6 +70,12 @@ enum Command {
     /// Write the project's own tokenizer.json and chat template, which mock and router share.
     Tokenizer {
         /// Write nothing; fail if the files in the tree are not what the maker makes.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Write the Rust of our .proto files, which is committed: no build needs a compiler of protocol buffers.
+    Codegen {
+        /// Write nothing; fail if the files in the tree are not what is made of the .proto files.
         #[arg(long)]
         check: bool,
     },
@@ -110,6 +118,7 @@ fn run(command: Command) -> Result<bool> {
             println!("wrote the tokenizer and the chat template");
             Ok(true)
         }
+        Command::Codegen { check } => codegen::run(&root, check).map(|()| true),
         Command::Accept { release, patterns } => {
             let profile = if release { cargo::Profile::Release } else { cargo::Profile::Ci };
             cargo::build(&root, profile)?;

@@ -5,17 +5,18 @@
 
 use crate::cargo::{Profile, binary, build, cargo, must_run, program, succeeds, target_dir};
 use crate::steps::{Outcome, Steps};
-use crate::{accept, check_tokenizer, dist, tidy, tools};
+use crate::{accept, check_tokenizer, codegen, dist, tidy, tools};
 use anyhow::{Context as _, Result};
 use std::path::Path;
 use std::process::Command;
 
 /// The steps, in the order of their run.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "setup",
     "fmt",
     "tidy",
     "tokenizer",
+    "codegen",
     "clippy",
     "deny",
     "build",
@@ -62,6 +63,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     steps.step("fmt", || must_run(ci(root).args(["fmt", "--all", "--check"])).map(passed));
     steps.step("tidy", || tidy::run(root).map(passed));
     steps.step("tokenizer", || check_tokenizer(root).map(passed));
+    steps.step("codegen", || codegen::run(root, true).map(passed));
     steps.step("clippy", || {
         must_run(
             profiled(root, "clippy")

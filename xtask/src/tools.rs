@@ -1,7 +1,7 @@
 //! Installs what the tests need and a fresh machine lacks.
 //!
 //! Nothing is installed twice: each tool is looked for first. System packages come by apt (a C and a
-//! C++ compiler, Python with venv, Node.js), Python packages by pip into a venv of the project's own, Node's by
+//! C++ compiler, Python with venv, Node.js, etcd), Python packages by pip into a venv of the project's own, Node's by
 //! npm and cargo-deny from crates.io into folders of the project's own, so that nothing of the user's changes.
 
 use crate::cargo::{cache, must_run, program, succeeds};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const CARGO_DENY: &str = "0.20.2";
 
 /// A thing that must be there, how to see it, and the Debian package that brings it.
-const SYSTEM: [(&str, &[&str], &str); 7] = [
+const SYSTEM: [(&str, &[&str], &str); 9] = [
     ("cc", &["--version"], "gcc"),
     ("c++", &["--version"], "g++"),
     ("python3", &["--version"], "python3"),
@@ -20,6 +20,8 @@ const SYSTEM: [(&str, &[&str], &str); 7] = [
     ("node", &["--version"], "nodejs"),
     ("npm", &["--version"], "npm"),
     ("nats-server", &["--version"], "nats-server"),
+    ("etcd", &["--version"], "etcd-server"),
+    ("etcdctl", &["version"], "etcd-client"),
 ];
 
 /// The oldest Node.js that the SDKs in `e2e/node/package.json` run on.

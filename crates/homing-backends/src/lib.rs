@@ -7,6 +7,8 @@
 //! Nothing here decides anything: bytes and names go in and out ([`homing_runtime::replication::port`],
 //! [`homing_runtime::fleet::discovery`]).
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 #[cfg(feature = "nats")]

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use homing_core::time::Time;
 use homing_prompt::{ChatInput, LoadError, ModelPrompt};
 use homing_runtime::compute::ComputePool;
+use homing_runtime::fleet::discovery::Driven;
 use homing_runtime::fleet::registered::Registered;
 use homing_runtime::fleet::{Fleet, discovery, dns, file};
 use homing_runtime::ingest::{FeedBook, Ingest};
@@ -26,6 +27,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -107,6 +109,8 @@ pub struct Extras {
     pub traces: Option<TraceSettings>,
     /// A socket that is listened on already, in the place of `gateway.listen`.
     pub listener: Option<std::net::TcpListener>,
+    /// Where workers come from besides the settings.
+    pub discoveries: Vec<Driven>,
 }
 
 impl std::fmt::Debug for Extras {
@@ -154,7 +158,7 @@ impl Server {
 
     async fn start_parts(
         settings: Settings,
-        Extras { reread, traces, listener }: Extras,
+        Extras { reread, traces, listener, discoveries }: Extras,
         life: Lifecycle,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
@@ -255,6 +259,21 @@ impl Server {
             let finished = life.finished().clone();
             life.spawn(async move {
                 finished.run_until_cancelled(look).await;
+            });
+            life.spawn(fleet.clone().follow(changes));
+        }
+        let refused: Vec<_> = discoveries.iter().map(|one| one.refused.clone()).collect();
+        let refused = move || refused.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        // Not held: the fleet has the shell, which has the metrics.
+        let watched = Arc::downgrade(&fleet);
+        let frozen = move || {
+            watched.upgrade().map_or(0, |fleet| fleet.frozen().len().try_into().unwrap_or(u64::MAX))
+        };
+        Metrics::watch_discovery(&shell, refused, frozen);
+        for Driven { changes, drive, .. } in discoveries {
+            let finished = life.finished().clone();
+            life.spawn(async move {
+                finished.run_until_cancelled(drive).await;
             });
             life.spawn(fleet.clone().follow(changes));
         }

@@ -207,8 +207,32 @@ impl Metrics {
     /// Adds the number of log lines that were lost, `homing_log_lines_dropped_total`: `dropped` asks
     /// whoever writes the log. Once a shell.
     pub fn watch_log_drops(shell: &Arc<Shell>, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
-        let drops = LogDrops(Box::new(dropped));
-        shell.metrics().registry.lock().register_collector(Box::new(drops));
+        let help = "Log lines lost because whoever reads the log was too slow";
+        Self::count(shell, "log_lines_dropped", help, MetricType::Counter, dropped);
+    }
+
+    /// Adds the number of registrations that discoveries have refused, `homing_registrations_refused_total`, and how
+    /// many discoveries can't be followed now, `homing_discovery_frozen`. Once a shell.
+    pub fn watch_discovery(
+        shell: &Arc<Shell>,
+        refused: impl Fn() -> u64 + Send + Sync + 'static,
+        frozen: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let help = "Registrations of workers that were refused";
+        Self::count(shell, "registrations_refused", help, MetricType::Counter, refused);
+        let help = "Discoveries that can't be followed: the workers that they have named stay";
+        Self::count(shell, "discovery_frozen", help, MetricType::Gauge, frozen);
+    }
+
+    fn count(
+        shell: &Arc<Shell>,
+        name: &'static str,
+        help: &'static str,
+        kind: MetricType,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        let count = Count { name, help, kind, read: Box::new(read) };
+        shell.metrics().registry.lock().register_collector(Box::new(count));
     }
 
     /// Adds what became of the lines of `gateway.record`, `homing_trace_lines_total{outcome}`. Once a shell.
@@ -261,20 +285,24 @@ impl Metrics {
     }
 }
 
-/// Reads another's count of lost log lines at each scrape.
-struct LogDrops(Box<dyn Fn() -> u64 + Send + Sync>);
+/// Reads another's number at each scrape.
+struct Count {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    read: Box<dyn Fn() -> u64 + Send + Sync>,
+}
 
-impl fmt::Debug for LogDrops {
+impl fmt::Debug for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LogDrops(..)")
+        f.debug_struct("Count").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Collector for LogDrops {
+impl Collector for Count {
     fn encode(&self, mut e: DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Log lines lost because whoever reads the log was too slow";
-        let lost: Series<'_> = (&[], (self.0)());
-        family(&mut e, "log_lines_dropped", help, MetricType::Counter, [lost])
+        let read: Series<'_> = (&[], (self.read)());
+        family(&mut e, self.name, self.help, self.kind, [read])
     }
 }
 

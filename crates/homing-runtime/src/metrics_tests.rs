@@ -68,6 +68,15 @@ fn lost_log_lines_are_read_from_who_counts_them() {
 }
 
 #[test]
+fn what_discoveries_say_is_counted() {
+    let shell = shell("", &["a"]);
+    Metrics::watch_discovery(&shell, || 2, || 1);
+    assert!(has(&shell, "homing_registrations_refused_total 2"));
+    assert!(has(&shell, "# TYPE homing_discovery_frozen gauge"));
+    assert!(has(&shell, "homing_discovery_frozen 1"));
+}
+
+#[test]
 fn a_series_that_is_always_zero_says_why() {
     let shell = shell("", &["a"]);
     Metrics::watch(&shell, Arc::default());

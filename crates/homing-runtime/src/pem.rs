@@ -1,9 +1,9 @@
 //! Certificates and keys out of PEM files, for both sides of the router; and what may not be said of them.
 
-use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -99,4 +99,25 @@ pub fn provider() -> Arc<CryptoProvider> {
     static RING: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
     RING.clone()
+}
+
+/// TLS towards a server: whom to believe (`None`: whom the system believes), and what to show, a certificate and
+/// its key. Protocols are the caller's to add.
+///
+/// # Errors
+/// Where a file can't be used.
+pub fn client(ca: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<ClientConfig, FileError> {
+    let roots = match ca {
+        Some(path) => roots(path, &read(path)?)?,
+        None => system_roots(),
+    };
+    let at = own.map_or(Path::new(""), |(path, _)| path);
+    let failed = |e: rustls::Error| FileError::new(at, e.to_string());
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?
+        .with_root_certificates(roots);
+    let Some((chain, secret)) = own else { return Ok(builder.with_no_client_auth()) };
+    let (chain, secret) = (certificates(chain, &read(chain)?)?, key(secret, &read(secret)?)?);
+    builder.with_client_auth_cert(chain, secret).map_err(failed)
 }

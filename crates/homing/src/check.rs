@@ -3,6 +3,7 @@
 
 use crate::Failure;
 use crate::sources::Flags;
+use homing_backends::etcd;
 use homing_runtime::keep::look_at_files;
 use homing_runtime::upstream;
 
@@ -22,6 +23,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let tls = settings.gateway.tls.as_ref().map(homing_hosts::ServerTls::load);
     tls.transpose().map_err(|e| Failure::Usage(e.to_string()))?;
     look_at_files(&settings.affinity).map_err(Failure::Usage)?;
+    let etcd = settings.etcd.as_ref().map(|at| etcd::look_at(&at.reach));
+    etcd.transpose().map_err(|e| Failure::Usage(format!("[discovery]: {e}")))?;
     print!("{}", settings.effective_toml());
     Ok(())
 }

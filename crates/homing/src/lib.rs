@@ -7,6 +7,7 @@ mod check;
 mod demo;
 mod descriptors;
 mod doctor;
+mod etcd;
 mod explain;
 mod logging;
 mod mock;

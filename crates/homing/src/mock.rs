@@ -1,15 +1,18 @@
 //! `homing mock`: one simulated engine behind the OpenAI API.
 
 use crate::running::{self, Signals};
-use crate::{Failure, logging};
+use crate::{Failure, etcd, logging};
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
+use homing_backends::etcd::Claim;
 use homing_runtime::settings::LogFormat;
 use homing_sim::engine::{CacheConfig, EngineConfig};
 use homing_sim::serve::{Faults, Groups, Mock, MockConfig};
 use homing_wire::kv_events::{Hashes, LAYOUTS, Layout};
+use serde_json::json;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The flags of `homing mock`.
 #[derive(Debug, clap::Args)]
@@ -95,7 +98,12 @@ pub(crate) struct Args {
     /// Seeds the names of its blocks
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    #[command(flatten)]
+    etcd: etcd::Flags,
 }
+
+/// How often it says in etcd that it is there.
+const REGISTER: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -141,7 +149,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     running::say(format_args!("listening on {}", mock.url()));
     running::block_on(async {
         let mut signals = Signals::new()?;
-        let stop = async move { signals.next().await };
+        let id = mock.url().split("://").last().unwrap_or_default().to_owned();
+        let worker = json!({"id": id, "url": mock.url(), "dp_size": args.dp_size});
+        // Whoever is registered at this place was here before, and is no more.
+        let registration = args.etcd.registration(&worker, REGISTER, Claim::Anew).await?;
+        let stop = async move {
+            let Some(mut registration) = registration else { return signals.next().await };
+            let keep = async {
+                loop {
+                    registration.keep().await;
+                    tokio::time::sleep(REGISTER).await;
+                }
+            };
+            tokio::select! {
+                () = keep => {}
+                () = signals.next() => {}
+            }
+            registration.withdraw().await;
+        };
         mock.run(stop).await.context("the mock engine broke off").map_err(Failure::from)
     })
 }

@@ -1,8 +1,9 @@
-//! `homing register`: a side-car that keeps one engine registered at routers for as long as it is well.
+//! `homing register`: a side-car that keeps one engine registered, at routers or in etcd, for as long as it is well.
 
 use crate::explain::admin::token;
 use crate::running::{self, Signals};
-use crate::{Failure, logging};
+use crate::{Failure, etcd, logging};
+use homing_backends::etcd::Claim;
 use homing_core::ask::Failure as Unanswered;
 use homing_runtime::ask::Ask;
 use homing_runtime::settings::{LogFormat, WorkerUrl};
@@ -18,15 +19,19 @@ use std::time::Duration;
                         http://10.0.0.2:9464\n\nIt asks the engine's health path, and says at each router's admin API that the \
                         engine is there while that answers: for three intervals at a time, so a router that hears \
                         nothing more lets it go. At SIGTERM it takes it back at once. Where routers ask for a token \
-                        (admin.token_file, role operate), HOMING_ADMIN_TOKEN is shown."
+                        (admin.token_file, role operate), HOMING_ADMIN_TOKEN is shown.\n\nWith --etcd it registers there \
+                        under a lease, for routers with discovery.backend = \"etcd\":\n  homing register --worker \
+                        http://10.0.0.7:8000 --etcd http://10.0.0.1:2379"
 )]
 pub(crate) struct Args {
     /// The engine, as routers reach it
     #[arg(long, value_name = "URL")]
     worker: String,
-    /// A router's admin API; repeat it for each router
-    #[arg(long = "router", value_name = "URL", default_value = "http://127.0.0.1:9464")]
+    /// A router's admin API; repeat it for each router [default: http://127.0.0.1:9464, where there is no --etcd]
+    #[arg(long = "router", value_name = "URL")]
     routers: Vec<String>,
+    #[command(flatten)]
+    etcd: etcd::Flags,
     /// Its id [default: host:port of the URL]
     #[arg(long, value_name = "ID")]
     id: Option<String>,
@@ -44,6 +49,8 @@ pub(crate) struct Args {
     interval: Duration,
 }
 
+/// Where it is registered if nothing is said.
+const ROUTER: &str = "http://127.0.0.1:9464";
 /// A router is told for so many intervals at a time.
 const INTERVALS: u32 = 3;
 /// For an answer.
@@ -69,14 +76,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let id = args.id.clone().unwrap_or_else(|| worker.authority().to_owned());
     let body = body(args, &id)?;
     let engine = ask(worker, None);
-    let routers: Result<Vec<Router>, Failure> =
-        args.routers.iter().map(|text| router(text)).collect();
+    let mut routers = args.routers.clone();
+    if routers.is_empty() && !args.etcd.is_given() {
+        routers.push(ROUTER.to_owned());
+    }
+    let routers: Result<Vec<Router>, Failure> = routers.iter().map(|text| router(text)).collect();
     let mut routers = routers?;
     let ttl = humantime::format_duration(args.interval.max(Duration::from_secs(1)) * INTERVALS)
         .to_string();
     let path = format!("/admin/workers?ttl={}", ttl.replace(' ', ""));
     running::block_on(async {
         let mut signals = Signals::new()?;
+        let claim = Claim::Continue;
+        let mut registration = args.etcd.registration(&body, args.interval, claim).await?;
         let mut was_well = None;
         loop {
             let why = match engine.get(&args.health_path).await {
@@ -91,13 +103,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                     Some(why) => tracing::warn!(
                         worker = id,
                         why,
-                        "the engine is not well: routers are told nothing"
+                        "the engine is not well: nobody is told anything"
                     ),
                 }
             }
             if why.is_none() {
                 for router in &mut routers {
                     router.tell(&path, &body).await;
+                }
+                if let Some(registration) = &mut registration {
+                    registration.keep().await;
                 }
             }
             tokio::select! {
@@ -107,6 +122,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         for router in routers.iter().filter(|router| router.knows) {
             router.withdraw(&id).await;
+        }
+        if let Some(registration) = registration {
+            registration.withdraw().await;
         }
         Ok(())
     })

@@ -4,9 +4,13 @@ use crate::running::{self, Signals};
 use crate::sources::Flags;
 use crate::{Failure, descriptors, logging};
 use anyhow::{Context, anyhow};
+use homing_backends::etcd;
 use homing_hosts::{Extras, Server, StartError};
+use homing_runtime::fleet::discovery::Driven;
 use homing_runtime::metrics::Metrics;
+use homing_runtime::settings::Settings;
 use homing_runtime::traces::TraceSettings;
+use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The flags of `homing serve`.
@@ -24,9 +28,9 @@ pub(crate) struct Args {
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.flags.settings()?;
-    if settings.workers.is_empty() && settings.workers_file.is_none() {
+    if settings.workers.is_empty() && settings.workers_file.is_none() && settings.etcd.is_none() {
         let text = "there are no workers: give --worker URL, or [[workers]] in the file of --config, or \
-             discovery.backend = \"file\"";
+             discovery.backend = \"file\" or \"etcd\"";
         return Err(Failure::Usage(text.to_owned()));
     }
     let logging = logging::start(settings.log.format, "info");
@@ -47,7 +51,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     running::block_on(async {
         let mut signals = Signals::new()?;
         let (delay, grace) = (settings.gateway.shutdown_delay, settings.gateway.shutdown_grace);
-        let extras = Extras { reread: Some(args.flags.again()), traces, listener };
+        let discoveries = discoveries(&settings).await?;
+        let extras = Extras { reread: Some(args.flags.again()), traces, listener, discoveries };
         let server = Server::start_with(settings, extras).await.map_err(|error| match error {
             StartError::Tls(_)
             | StartError::Upstream(_)
@@ -96,6 +101,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// Those that ask somebody.
+async fn discoveries(settings: &Settings) -> Result<Vec<Driven>, Failure> {
+    let Some(at) = &settings.etcd else { return Ok(Vec::new()) };
+    let common = Arc::new(settings.upstream.clone());
+    let followed = etcd::discovery::follow(at.reach.clone(), &at.group, common).await;
+    Ok(vec![followed.context("[discovery] can't be used")?])
 }
 
 /// The socket that systemd listens on for us (`homing.socket`), if it does.

@@ -3,7 +3,7 @@
 //! | call | gives or does |
 //! |---|---|
 //! | `GET /health` | 200: the process lives |
-//! | `GET /ready` | 200 once a worker can serve; 503 and why before that, and while draining |
+//! | `GET /ready` | 200 once a worker can serve; 503 and why before that, and while draining; `frozen`: what can't be discovered |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /admin/workers` | every worker, its state and its load (`workers`) |
 //! | `POST /admin/workers?ttl=15s` | registers one (`register`) |
@@ -91,16 +91,25 @@ async fn ready(State(admin): State<Admin>) -> Response {
     if admin.life.draining().is_cancelled() {
         return problem(StatusCode::SERVICE_UNAVAILABLE, "draining", "the router is shutting down");
     }
+    let frozen = admin.fleet.frozen();
     if admin.shell.ready() {
-        return Json(json!({"ready": true})).into_response();
+        let mut body = json!({"ready": true});
+        if !frozen.is_empty() {
+            // Those that are known go on being served.
+            body["frozen"] = json!(frozen);
+        }
+        return Json(body).into_response();
     }
     let workers = admin.shell.core().workers();
     let states: Vec<_> =
         workers.iter().map(|w| format!("{} is {}", w.info.spec.name, w.state)).collect();
-    let why = match states.as_slice() {
+    let mut why = match states.as_slice() {
         [] => "no worker is registered".to_owned(),
         some => format!("no worker is ready: {}", some.join(", ")),
     };
+    if !frozen.is_empty() {
+        why = format!("{why}; and workers can't be discovered: {}", frozen.join("; "));
+    }
     problem(StatusCode::SERVICE_UNAVAILABLE, "starting", &why)
 }
 

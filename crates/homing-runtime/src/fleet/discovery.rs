@@ -1,6 +1,10 @@
 //! The port of discovery: a stream of changes. A static list is one that says everything at once.
 
 use crate::settings::Worker;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use tokio::sync::mpsc;
 
 /// What a discovery says.
@@ -19,6 +23,22 @@ pub enum Change {
 
 /// A stream of changes; bounded, so that a discovery can't outrun the router.
 pub type Changes = mpsc::Receiver<Change>;
+
+/// A discovery that asks somebody: its changes come while it is driven.
+pub struct Driven {
+    /// What it says.
+    pub changes: Changes,
+    /// What makes it say so; it ends when nobody listens to the changes any more.
+    pub drive: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// How many registrations it has refused so far.
+    pub refused: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for Driven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driven").field("refused", &self.refused).finish_non_exhaustive()
+    }
+}
 
 /// The workers of a list.
 #[must_use]

@@ -30,7 +30,7 @@ impl World {
             told.push(match change {
                 Change::Upsert(worker) => format!("+{} {}", worker.id, worker.url),
                 Change::Remove(id) => format!("-{id}"),
-                Change::Reset(_) => panic!("others' workers are not its own"),
+                Change::Reset(_) | Change::Frozen(_) => panic!("others' workers are not its own"),
             });
         }
         told

@@ -4,12 +4,13 @@
 //! * `tend`: one worker's task;
 //! * [`sources`]: where its events are;
 //! * `poll`: asking for them, where they are not published;
-//! * [`registered`]: those that register over HTTP;
+//! * [`registered`]: those that register over HTTP; [`entry`]: one of those, as it says itself;
 //! * [`ranks`]: how many data-parallel ranks it has;
 //! * [`verify`]: whether its engine sees prompts as we do.
 
 pub mod discovery;
 pub mod dns;
+pub mod entry;
 pub mod file;
 mod poll;
 pub mod ranks;

@@ -9,7 +9,7 @@ use super::types::{
     Retry, Routing, Settings, Soft, Steering, Subagents, Verify,
 };
 use super::value::Value;
-use super::{Effective, KEYS, Origin, Policies, Status, tenant, worker};
+use super::{Effective, KEYS, Origin, Policies, Status, discovery, tenant, worker};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -105,6 +105,7 @@ pub(super) fn convert(
 ) -> Result<Settings, Problem> {
     let top = &raw.top;
     let upstream = transport::upstream(top, problems)?;
+    let (workers_file, etcd) = discovery::convert(top, problems)?;
     let settings = Settings {
         gateway: gateway(top, problems)?,
         admin: Admin {
@@ -154,7 +155,8 @@ pub(super) fn convert(
         limits: tenant::limits(top)?,
         tenants: tenant::tenants(&raw.tenants, top, problems)?,
         models: worker::models(&raw.models, problems)?,
-        workers_file: workers_file(top, problems)?,
+        workers_file,
+        etcd,
         workers: worker::workers(&raw.workers, &upstream, problems)?,
         upstream,
         effective: effective(raw),
@@ -181,36 +183,6 @@ fn gateway(top: &Group, problems: &mut Problems) -> Result<Gateway, Problem> {
         shutdown_delay: top.read("gateway.shutdown_delay")?,
         shutdown_grace: top.read("gateway.shutdown_grace")?,
     })
-}
-
-/// `[discovery]`.
-fn workers_file(top: &Group, problems: &mut Problems) -> Result<Option<PathBuf>, Problem> {
-    const PATH: &str = "discovery.path";
-    let path: Option<PathBuf> = top.read(PATH)?;
-    let backend: Discovery = top.read("discovery.backend")?;
-    match (backend, &path) {
-        (Discovery::File, None) if !top.is_unreadable(PATH) => {
-            let what =
-                "`discovery.backend` is \"file\", and `discovery.path` is not set".to_owned();
-            problems.push(conflict(
-                top,
-                "discovery.backend",
-                what,
-                "name the file in discovery.path",
-            ));
-        }
-        (Discovery::Static, Some(_)) => {
-            let what = "`discovery.path` is set, and `discovery.backend` is \"static\"".to_owned();
-            problems.push(conflict(
-                top,
-                PATH,
-                what,
-                "write discovery.backend = \"file\", or remove it",
-            ));
-        }
-        _ => {}
-    }
-    Ok(path)
 }
 
 /// The listeners' reach: what is off loopback is reachable by everybody.

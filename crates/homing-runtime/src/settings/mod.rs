@@ -21,10 +21,11 @@
 //! |---|---|---|
 //! | `index.source` | `auto`, `events`, `off` | `auto` already prefers events; a worker without events has no index (approximate comes with step 3) |
 //! | `index.memory` | nothing | the index is bounded by the engines' caches alone |
-//! | `replication.*`, `discovery.*` but `backend` | the defaults | they say nothing while the backend is `none` and `static` |
+//! | `replication.*` | the defaults | they say nothing while the backend is `none` |
 //! | `workers.weight` | the default | it says "none" |
 
 mod convert;
+mod discovery;
 mod file;
 mod keys;
 mod live;
@@ -34,12 +35,14 @@ mod raw;
 mod reference;
 mod table;
 mod tenant;
+mod tokenizer;
 mod transport;
 mod types;
 mod url;
 mod value;
 mod worker;
 
+pub use discovery::{DiscoveryEtcd, is_group};
 pub use keys::{Key, Kind, Section, Shape, Status, Step};
 pub use live::NotLive;
 pub use policies::{CustomPolicy, Policies};
@@ -47,12 +50,12 @@ pub use problem::{Fault, Origin, Problem, SettingsErrors};
 pub use reference::reference_markdown;
 pub use table::{KEYS, SECTIONS};
 pub use tenant::{Limits, Tenant, is_name as is_tenant_name};
+pub use tokenizer::Tokenizer;
 pub use transport::{GatewayTls, Listen, Upstream};
 pub use types::{
     Admin, Affinity, AffinityMode, Discovery, Gateway, Health, Index, IndexSource, Log, LogFormat,
     Model, OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs,
-    ResponseHeaders, Retry, Routing, Settings, Soft, Steering, Subagents, Tokenizer, Verify,
-    Worker,
+    ResponseHeaders, Retry, Routing, Settings, Soft, Steering, Subagents, Verify, Worker,
 };
 pub use url::{Scheme, UrlError, WorkerUrl};
 

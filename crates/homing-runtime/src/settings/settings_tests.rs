@@ -69,6 +69,9 @@ fn file_with(path: &str, toml: &str) -> String {
         "discovery" if toml == "\"file\"" => {
             format!("[discovery]\npath = \"/w.toml\"\n{name} = {toml}\n")
         }
+        "discovery" if toml == "\"etcd\"" => {
+            format!("[discovery]\nurls = [\"http://h:1\"]\n{name} = {toml}\n")
+        }
         _ => format!("[{section}]\n{name} = {toml}\n"),
     }
 }

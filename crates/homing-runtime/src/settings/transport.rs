@@ -98,7 +98,7 @@ pub(super) fn tls(top: &Group, problems: &mut Problems) -> Result<Option<Gateway
 }
 
 /// A certificate without its key, or the other way round. `given` is a key of the table.
-fn half(group: &Group, given: &str, missing: &str) -> Problem {
+pub(super) fn half(group: &Group, given: &str, missing: &str) -> Problem {
     let shown = group.shown(given);
     let what = format!("`{shown}` is there without its {missing}");
     conflict(group, given, what, &format!("give the {missing}, too"))

@@ -4,8 +4,10 @@
 //! within the bounds that the key table states. Enumerations are this module's own, so that
 //! the core's types may change without the file format changing.
 
+use super::discovery::DiscoveryEtcd;
 use super::policies::CustomPolicy;
 use super::tenant::{Limits, Tenant};
+use super::tokenizer::Tokenizer;
 use super::transport::{GatewayTls, Listen, Upstream};
 use super::{Effective, WorkerUrl};
 use ipnet::IpNet;
@@ -224,6 +226,8 @@ words! {
         Static = "static",
         /// A file of their own.
         File = "file",
+        /// Where they register under leases.
+        Etcd = "etcd",
     }
 }
 
@@ -260,6 +264,8 @@ pub struct Settings {
     pub models: Vec<Model>,
     /// The file of workers, where there is one.
     pub workers_file: Option<PathBuf>,
+    /// Where workers register under leases, where they do.
+    pub etcd: Option<DiscoveryEtcd>,
     /// The workers of static discovery; ids are unique.
     pub workers: Vec<Worker>,
     pub(super) effective: Vec<Effective>,
@@ -432,35 +438,6 @@ pub struct Log {
     pub format: LogFormat,
     /// Whether each request gets a line. Default true.
     pub access: bool,
-}
-
-/// Where the tokens of a model's prompts come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tokenizer {
-    /// The folder with its tokenizer and chat template; a relative one starts at the working folder.
-    Folder(PathBuf),
-    /// Its engines' own `/tokenize`.
-    Engine,
-}
-
-impl Tokenizer {
-    /// The word of the file for the engines' own.
-    pub const ENGINE: &'static str = "engine";
-
-    /// From the file's text, which is either that word or a folder.
-    #[must_use]
-    pub fn of(text: &str) -> Self {
-        if text == Self::ENGINE { Self::Engine } else { Self::Folder(text.into()) }
-    }
-
-    /// The folder, where it is one.
-    #[must_use]
-    pub const fn folder(&self) -> Option<&PathBuf> {
-        match self {
-            Self::Folder(folder) => Some(folder),
-            Self::Engine => None,
-        }
-    }
 }
 
 /// One `[[models]]`.
