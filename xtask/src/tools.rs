@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 const CARGO_DENY: &str = "0.20.2";
 
 /// A thing that must be there, how to see it, and the Debian package that brings it.
-const SYSTEM: [(&str, &[&str], &str); 8] = [
+const SYSTEM: [(&str, &[&str], &str); 9] = [
     ("cc", &["--version"], "gcc"),
     ("c++", &["--version"], "g++"),
     ("python3", &["--version"], "python3"),
     ("python3", &["-c", "import venv, ensurepip"], "python3-venv"),
     ("node", &["--version"], "nodejs"),
     ("npm", &["--version"], "npm"),
+    ("nats-server", &["--version"], "nats-server"),
     ("etcd", &["--version"], "etcd-server"),
     ("etcdctl", &["version"], "etcd-client"),
 ];

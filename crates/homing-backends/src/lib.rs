@@ -9,3 +9,7 @@
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
+#[cfg(feature = "nats")]
+pub mod nats;
