@@ -16,4 +16,4 @@ pub mod server;
 
 pub use gateway::ServerTls;
 pub use reload::{ReloadError, Reloader, Reread};
-pub use server::{Extras, Server, StartError, load_prompts};
+pub use server::{Extras, Replicate, Server, StartError, load_prompts};

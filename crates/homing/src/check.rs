@@ -25,6 +25,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     look_at_files(&settings.affinity).map_err(Failure::Usage)?;
     let etcd = settings.etcd.as_ref().map(|at| etcd::look_at(&at.reach));
     etcd.transpose().map_err(|e| Failure::Usage(format!("[discovery]: {e}")))?;
+    crate::replicate::look_at(&settings)
+        .map_err(|e| Failure::Usage(format!("[replication]: {e}")))?;
     print!("{}", settings.effective_toml());
     Ok(())
 }

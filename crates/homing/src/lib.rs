@@ -14,6 +14,7 @@ mod mock;
 mod progress;
 mod register;
 mod replay;
+mod replicate;
 mod running;
 mod serve;
 mod sources;

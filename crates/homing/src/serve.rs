@@ -1,8 +1,8 @@
 //! `homing serve`: the router, until a signal stops it.
 
+use crate::replicate::replicate;
 use crate::running::{self, Signals};
 use crate::sources::Flags;
-use crate::replicate::replicate;
 use crate::{Failure, descriptors, logging};
 use anyhow::{Context, anyhow};
 use homing_backends::etcd;
