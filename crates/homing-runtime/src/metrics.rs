@@ -417,6 +417,9 @@ impl Collector for Watcher {
         let active = each(&|w| u64::from(w.part.load.active_requests));
         let help = "Requests placed on a worker and not ended";
         family(&mut e, "worker_active_requests", help, gauge, active)?;
+        let peers = each(&|w| u64::from(w.part.peers.active_requests));
+        let help = "Requests that other routers have placed on a worker and that have not ended";
+        family(&mut e, "worker_peer_requests", help, gauge, peers)?;
         let over = each(&|w| u64::from(w.part.shed));
         let help = "1 where a worker counts as overloaded: it has said so, or by [overload]";
         family(&mut e, "worker_overloaded", help, gauge, over)?;

@@ -30,6 +30,8 @@ pub struct Stats {
 pub struct WorkerLoad {
     /// What it has to do.
     pub load: Load,
+    /// What other routers have, as they say.
+    pub peers: Load,
     /// Sessions that live there.
     pub bindings: u32,
     /// It counts as overloaded, as of the last time that the partition was told.
@@ -51,6 +53,7 @@ impl Partition {
         let ranks = self.row(worker).map(|row| row.ranks).unwrap_or_default();
         WorkerLoad {
             load: ranks.iter().map(|rank| self.ledger.of(worker, rank)).sum(),
+            peers: ranks.iter().map(|rank| self.peers.of(worker, rank)).sum(),
             bindings: self.table.as_ref().map_or(0, |t| t.bindings_of(worker)),
             shed: self.shed_until(Some(worker)).is_some() || !self.detector.of(worker).is_none(),
             shed_until: self.shed_until(Some(worker)),

@@ -38,6 +38,7 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
         "state": state(w, admin.shell.now()),
         "labels": spec.labels,
         "active_requests": w.part.load.active_requests,
+        "peer_requests": w.part.peers.active_requests,
         "active_prefill_tokens": w.part.load.prefill_tokens,
         "active_blocks": w.part.load.blocks,
         // Which of `[overload]`'s rules it has broken.
@@ -61,7 +62,7 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
         // It drains, nothing runs there, and no session would miss it.
         "safe_to_stop": w.drain.is_some_and(|drain| {
             let empty = w.part.bindings == 0 || drain.moves(admin.shell.now());
-            empty && w.part.load.active_requests == 0
+            empty && w.part.load.active_requests + w.part.peers.active_requests == 0
         }),
     })
 }

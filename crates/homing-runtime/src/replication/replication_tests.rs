@@ -82,9 +82,13 @@ impl Router {
         Some(home.info.spec.name.to_string())
     }
 
+    /// Here and elsewhere.
     fn active(&self) -> u32 {
         let workers = self.shell.core().workers();
-        workers.iter().map(|w| w.part.load.active_requests).sum()
+        let of = |w: &homing_core::core::WorkerView| {
+            w.part.load.active_requests + w.part.peers.active_requests
+        };
+        workers.iter().map(of).sum()
     }
 
     async fn ready(&self) {
