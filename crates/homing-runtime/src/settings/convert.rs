@@ -105,7 +105,7 @@ pub(super) fn convert(
 ) -> Result<Settings, Problem> {
     let top = &raw.top;
     let upstream = transport::upstream(top, problems)?;
-    let (workers_file, etcd) = discovery::convert(top, problems)?;
+    let (workers_file, etcd, kubernetes) = discovery::convert(top, problems)?;
     let settings = Settings {
         gateway: gateway(top, problems)?,
         admin: Admin {
@@ -157,6 +157,7 @@ pub(super) fn convert(
         models: worker::models(&raw.models, problems)?,
         workers_file,
         etcd,
+        kubernetes,
         workers: worker::workers(&raw.workers, &upstream, problems)?,
         upstream,
         effective: effective(raw),

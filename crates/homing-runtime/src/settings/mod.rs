@@ -28,6 +28,7 @@ mod convert;
 mod discovery;
 mod file;
 mod keys;
+mod kubernetes;
 mod live;
 mod policies;
 mod problem;
@@ -44,6 +45,7 @@ mod worker;
 
 pub use discovery::{DiscoveryEtcd, is_group};
 pub use keys::{Key, Kind, Section, Shape, Status, Step};
+pub use kubernetes::{DiscoveryKubernetes, KubernetesFind, KubernetesPort};
 pub use live::NotLive;
 pub use policies::{CustomPolicy, Policies};
 pub use problem::{Fault, Origin, Problem, SettingsErrors};
