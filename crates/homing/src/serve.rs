@@ -5,7 +5,7 @@ use crate::running::{self, Signals};
 use crate::sources::Flags;
 use crate::{Failure, descriptors, logging};
 use anyhow::{Context, anyhow};
-use homing_backends::etcd;
+use homing_backends::{etcd, kubernetes};
 use homing_hosts::{Extras, Server, StartError};
 use homing_runtime::fleet::discovery::Driven;
 use homing_runtime::metrics::Metrics;
@@ -33,12 +33,15 @@ pub(crate) struct Args {
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.flags.settings()?;
-    if settings.workers.is_empty() && settings.workers_file.is_none() && settings.etcd.is_none() {
+    let others =
+        [settings.workers_file.is_some(), settings.etcd.is_some(), settings.kubernetes.is_some()];
+    if settings.workers.is_empty() && !others.contains(&true) {
         let text = "there are no workers: give --worker URL, or [[workers]] in the file of --config, or \
-             discovery.backend = \"file\" or \"etcd\"";
+             discovery.backend = \"file\", \"etcd\" or \"kubernetes\"";
         return Err(Failure::Usage(text.to_owned()));
     }
-    let logging = logging::start(settings.log.format, "info");
+    // async-nats speaks at each try of an outage; what counts of it is said by whoever uses it.
+    let logging = logging::start(settings.log.format, "info,async_nats=off");
     descriptors::raise();
     let queue = &settings.queue;
     if queue.max_requests > 0
@@ -116,10 +119,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Those that ask somebody.
 async fn discoveries(settings: &Settings) -> Result<Vec<Driven>, Failure> {
-    let Some(at) = &settings.etcd else { return Ok(Vec::new()) };
     let common = Arc::new(settings.upstream.clone());
-    let followed = etcd::discovery::follow(at.reach.clone(), &at.group, common).await;
-    Ok(vec![followed.context("[discovery] can't be used")?])
+    let mut all = Vec::new();
+    if let Some(at) = &settings.etcd {
+        let followed = etcd::discovery::follow(at.reach.clone(), &at.group, common.clone()).await;
+        all.push(followed.context("[discovery] can't be used")?);
+    }
+    if let Some(wanted) = &settings.kubernetes {
+        let followed = kubernetes::discovery(wanted.clone(), common);
+        all.push(followed.map_err(|error| Failure::Usage(format!("[discovery]: {error}")))?);
+    }
+    Ok(all)
 }
 
 /// The socket that systemd listens on for us (`homing.socket`), if it does.

@@ -98,7 +98,7 @@ impl Api {
     }
 
     fn link(&self) -> Result<Arc<Link>, ApiError> {
-        let access = &self.plan.access;
+        let access = &self.plan.wanted;
         let reach = Reach {
             api_key_file: access.token_file.clone(),
             ca_file: access.ca_file.clone(),

@@ -6,11 +6,12 @@
 //! watches, there is always a pause.
 
 use super::api::{Api, ApiError, Watch};
-use super::discovery::{Find, Plan};
+use super::discovery::Plan;
 use super::members::{self, Labels, Members, Seat};
 use super::objects::{Any, EndpointSlice, Event, InferencePool, Pod, Status};
 use futures_util::StreamExt as _;
 use homing_runtime::fleet::discovery::Change;
+use homing_runtime::settings::{KubernetesFind as Find, KubernetesPort as Port};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -136,11 +137,11 @@ impl Follower {
     async fn sight(&self) -> Result<Sight, ApiError> {
         let namespace = &self.plan.namespace;
         let pods = format!("/api/v1/namespaces/{namespace}/pods");
-        let number = match &self.plan.port {
-            super::discovery::Port::Number(number) => vec![*number],
-            super::discovery::Port::Name(_) => Vec::new(),
+        let number = match &self.plan.wanted.port {
+            Port::Number(number) => vec![*number],
+            Port::Name(_) => Vec::new(),
         };
-        match &self.plan.find {
+        match &self.plan.wanted.find {
             Find::Service(service) => Ok(Sight {
                 path: format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"),
                 selector: Some(format!("kubernetes.io/service-name={service}")),
@@ -194,7 +195,7 @@ impl Follower {
         let mut complaint = None;
         let selector = sight.selector.as_deref();
         let version = if sight.ports.is_empty() {
-            let port = &self.plan.port;
+            let port = &self.plan.wanted.port;
             let each = |slice: EndpointSlice| {
                 let name = slice.metadata.name.clone();
                 match members::of_slice(slice, port) {
@@ -333,7 +334,7 @@ impl Follower {
         let seats: Vec<Seat> = match event.kind {
             "ADDED" | "MODIFIED" if sight.ports.is_empty() => {
                 let slice = serde_json::from_str(object).map_err(nonsense)?;
-                match members::of_slice(slice, &self.plan.port) {
+                match members::of_slice(slice, &self.plan.wanted.port) {
                     Ok(seats) => {
                         self.complain(None);
                         seats

@@ -3,10 +3,9 @@
 //! A pod counts from when it is ready first: until then its engine loads. From then on it stays, ready or not, until it
 //! terminates or is gone: whether it answers is found out by probes, and a gap in readiness is no departure.
 
-use super::discovery::Port;
 use super::objects::{EndpointSlice, Pod};
 use homing_runtime::fleet::discovery::Change;
-use homing_runtime::settings::{Upstream, Worker};
+use homing_runtime::settings::{KubernetesPort as Port, Upstream, Worker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;

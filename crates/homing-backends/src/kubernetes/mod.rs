@@ -1,6 +1,6 @@
 //! Workers as a Kubernetes cluster lists them: the endpoints of a Service, pods by label, or those of an InferencePool.
 //!
-//! * [`discovery`]: what is asked for, and from where; `access`: the cluster's own word on that, inside a pod;
+//! * [`discovery()`]: what is asked for; `access`: the cluster's own word on that, inside a pod;
 //! * `api`: the few calls, over the client that is here;
 //! * `objects`: what of their answers counts;
 //! * `members`: objects to workers, and what has changed;
@@ -15,4 +15,4 @@ mod follow;
 mod members;
 mod objects;
 
-pub use discovery::{Access, Discovery, Find, Port, discovery};
+pub use discovery::{AccessError, discovery};

@@ -7,11 +7,17 @@ mod outages;
 mod server;
 mod sight;
 
-use homing_backends::kubernetes::{Discovery, discovery};
-use homing_runtime::fleet::discovery::{Change, Changes};
-use homing_runtime::settings::Worker;
+use homing_backends::kubernetes::discovery;
+use homing_runtime::fleet::discovery::{Change, Changes, Driven};
+use homing_runtime::settings::{DiscoveryKubernetes, Settings, Sources, Worker};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tokio::task::JoinHandle;
+
+fn begin(wanted: DiscoveryKubernetes) -> Driven {
+    let settings = Settings::load(Sources::<Vec<_>>::default()).unwrap();
+    discovery(wanted, Arc::new(settings.upstream)).unwrap()
+}
 
 /// What a router would know.
 struct Router {
@@ -24,8 +30,8 @@ struct Router {
 }
 
 impl Router {
-    fn new(wanted: Discovery) -> Self {
-        let (changes, task) = discovery(wanted).unwrap();
+    fn new(wanted: DiscoveryKubernetes) -> Self {
+        let Driven { changes, drive: task, .. } = begin(wanted);
         let (workers, frozen, resets, freezes) = Default::default();
         Self { changes, task: tokio::spawn(task), workers, frozen, resets, freezes }
     }

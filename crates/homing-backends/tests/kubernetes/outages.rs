@@ -2,10 +2,10 @@
 
 use crate::Router;
 use crate::server::{Api, PODS, pod};
-use homing_backends::kubernetes::{Discovery, Find};
+use homing_runtime::settings::{DiscoveryKubernetes, KubernetesFind as Find};
 use std::time::Duration;
 
-fn pods(api: &Api) -> Discovery {
+fn pods(api: &Api) -> DiscoveryKubernetes {
     api.discovery(Find::Selector("app=vllm".to_owned()))
 }
 
@@ -95,7 +95,7 @@ async fn a_wrong_token_is_said_and_a_new_one_is_taken() {
     router.until_there(&["a"]).await;
     assert_eq!(router.frozen, None);
     let mut without = pods(&api);
-    without.access.token_file = Some(api.dir.join("nothing"));
+    without.token_file = Some(api.dir.join("nothing"));
     let mut router = Router::new(without);
     router.until("a word on it", |r| r.frozen.is_some()).await;
     assert!(
@@ -137,8 +137,8 @@ async fn nothing_is_asked_for_in_a_hot_loop() {
 async fn it_ends_when_nobody_wants_to_know() {
     let api = Api::start().await;
     put(&api, "a");
-    let (changes, task) = homing_backends::kubernetes::discovery(pods(&api)).unwrap();
-    let task = tokio::spawn(task);
-    drop(changes);
+    let begun = crate::begin(pods(&api));
+    let task = tokio::spawn(begun.drive);
+    drop(begun.changes);
     tokio::time::timeout(crate::server::PATIENCE, task).await.unwrap().unwrap();
 }

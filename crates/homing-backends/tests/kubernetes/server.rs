@@ -1,8 +1,7 @@
 //! An API server of a test: EndpointSlices, pods and InferencePools in memory, with pages, watches, bookmarks, tokens,
 //! and whatever may go wrong with them. Plain HTTP/1.1, a connection a call.
 
-use homing_backends::kubernetes::{Access, Discovery, Find, Port};
-use homing_runtime::settings::{Settings, Sources};
+use homing_runtime::settings::{DiscoveryKubernetes, KubernetesFind, KubernetesPort};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -151,17 +150,16 @@ impl Api {
         self.world().calls.iter().filter(|call| call.contains(part)).count()
     }
 
-    pub(crate) fn discovery(&self, find: Find) -> Discovery {
-        Discovery {
-            access: Access {
-                urls: vec![format!("http://{}", self.address)],
-                token_file: Some(self.dir.join("token")),
-                ..Access::default()
-            },
+    pub(crate) fn discovery(&self, find: KubernetesFind) -> DiscoveryKubernetes {
+        DiscoveryKubernetes {
+            urls: vec![format!("http://{}", self.address).parse().unwrap()],
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            token_file: Some(self.dir.join("token")),
             namespace: Some("llm".to_owned()),
             find,
-            port: Port::Number(8000),
-            upstream: Arc::new(Settings::load(Sources::<Vec<_>>::default()).unwrap().upstream),
+            port: KubernetesPort::Number(8000),
         }
     }
 }

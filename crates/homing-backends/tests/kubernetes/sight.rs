@@ -2,7 +2,7 @@
 
 use crate::Router;
 use crate::server::{Api, PODS, SLICES, pod, slice};
-use homing_backends::kubernetes::{Find, Port, discovery};
+use homing_runtime::settings::{KubernetesFind as Find, KubernetesPort as Port};
 use serde_json::json;
 
 fn service() -> Find {
@@ -129,25 +129,4 @@ async fn pods_of_an_inference_pool_of_today_and_of_before() {
     let mut router = Router::new(api.discovery(Find::InferencePool("pool".to_owned())));
     router.until("a word on it", |r| r.frozen.is_some()).await;
     assert!(router.frozen.as_ref().unwrap().contains("inferencepools/pool"), "{:?}", router.frozen);
-}
-
-#[tokio::test]
-async fn what_cannot_be_meant_is_an_error_at_once() {
-    let api = Api::start().await;
-    let wrong = |find: Find, port: Port| {
-        let mut wanted = api.discovery(find);
-        wanted.port = port;
-        discovery(wanted).map(|_| ()).unwrap_err().to_string()
-    };
-    let text = str::to_owned;
-    for (find, port, says) in [
-        (Find::Service(text("a/../b")), Port::Number(1), "discovery.service"),
-        (Find::Selector(text(" ")), Port::Number(1), "discovery.selector"),
-        (Find::Selector(text("a=b")), Port::Name(text("http")), "discovery.port"),
-        (Find::InferencePool(text("")), Port::Number(1), "discovery.inference_pool"),
-        (Find::Service(text("s")), Port::Number(0), "discovery.port"),
-    ] {
-        let error = wrong(find, port);
-        assert!(error.contains(says), "{error}");
-    }
 }

@@ -110,7 +110,7 @@ pub(super) fn convert(
     let top = &raw.top;
     let upstream = transport::upstream(top, problems)?;
     let affinity = affinity(top, problems)?;
-    let (workers_file, etcd) = discovery::convert(top, problems)?;
+    let (workers_file, etcd, kubernetes) = discovery::convert(top, problems)?;
     let settings = Settings {
         replication: replication::replication(top, &affinity, problems)?,
         gateway: gateway(top, problems)?,
@@ -163,6 +163,7 @@ pub(super) fn convert(
         models: worker::models(&raw.models, problems)?,
         workers_file,
         etcd,
+        kubernetes,
         workers: worker::workers(&raw.workers, &upstream, problems)?,
         upstream,
         effective: effective(raw),

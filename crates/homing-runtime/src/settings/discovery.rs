@@ -2,6 +2,7 @@
 
 use super::Origin;
 use super::convert::{conflict, invalid};
+use super::kubernetes::{self, DiscoveryKubernetes};
 use super::problem::{Problem, Problems};
 use super::raw::Group;
 use super::transport::half;
@@ -28,11 +29,15 @@ const REACH: [&str; 6] = [
     "discovery.key_file",
 ];
 
-/// The file of workers, or where they register; whichever the backend is.
-pub(super) fn convert(
-    top: &Group,
-    problems: &mut Problems,
-) -> Result<(Option<PathBuf>, Option<DiscoveryEtcd>), Problem> {
+/// Those of them that Kubernetes has, too.
+const SHARED: [&str; 4] =
+    ["discovery.urls", "discovery.ca_file", "discovery.cert_file", "discovery.key_file"];
+
+/// What the backend needs, whichever it is.
+type Wanted = (Option<PathBuf>, Option<DiscoveryEtcd>, Option<DiscoveryKubernetes>);
+
+/// The file of workers, where they register, or who lists them; whichever the backend is.
+pub(super) fn convert(top: &Group, problems: &mut Problems) -> Result<Wanted, Problem> {
     const BACKEND: &str = "discovery.backend";
     const PATH: &str = "discovery.path";
     let path: Option<PathBuf> = top.read(PATH)?;
@@ -45,15 +50,25 @@ pub(super) fn convert(
     if backend != Discovery::File && path.is_some() && is_known {
         problems.push(of_another(top, PATH, backend, "file"));
     }
-    if backend == Discovery::Etcd {
-        return Ok((None, Some(etcd(top, problems)?)));
-    }
-    let mut of_etcd = REACH.into_iter().chain(["discovery.group"]);
+    let of_etcd = REACH.into_iter().chain(["discovery.group"]);
+    let of_etcd = of_etcd.filter(|_| backend != Discovery::Etcd);
+    let mut of_etcd =
+        of_etcd.filter(|key| backend != Discovery::Kubernetes || !SHARED.contains(key));
     let given = of_etcd.find(|key| is_given(top, key));
     if let (Some(key), true) = (given, is_known) {
         problems.push(of_another(top, key, backend, "etcd"));
     }
-    Ok((path, None))
+    let mut of_kubernetes =
+        kubernetes::OWN.into_iter().filter(|_| backend != Discovery::Kubernetes);
+    let given = of_kubernetes.find(|key| is_given(top, key));
+    if let (Some(key), true) = (given, is_known) {
+        problems.push(of_another(top, key, backend, "kubernetes"));
+    }
+    match backend {
+        Discovery::Etcd => Ok((None, Some(etcd(top, problems)?), None)),
+        Discovery::Kubernetes => Ok((None, None, kubernetes::convert(top, problems)?)),
+        Discovery::Static | Discovery::File => Ok((path, None, None)),
+    }
 }
 
 /// Whether it says more than leaving it out would.

@@ -69,6 +69,8 @@ pub enum Kind {
         /// Longest, in bytes.
         max: usize,
     },
+    /// The number of a port, or a name that stands for one somewhere else; kept as text.
+    Port,
     /// A list of texts of 1 to 256 bytes.
     List {
         /// Most items.

@@ -27,6 +27,7 @@ mod convert;
 mod discovery;
 mod file;
 mod keys;
+mod kubernetes;
 mod live;
 mod policies;
 mod problem;
@@ -47,6 +48,7 @@ pub use types::{OnStoreFailure, ReplicationBackend, ReplicationMode};
 
 pub use discovery::{DiscoveryEtcd, is_group};
 pub use keys::{Key, Kind, Section, Shape, Status, Step};
+pub use kubernetes::{DiscoveryKubernetes, KubernetesFind, KubernetesPort};
 pub use live::NotLive;
 pub use policies::{CustomPolicy, Policies};
 pub use problem::{Fault, Origin, Problem, SettingsErrors};

@@ -51,6 +51,7 @@ fn another_value(key: &Key, avoid: &str) -> String {
         Kind::Size { max, .. } => format!("\"{max}B\""),
         Kind::Listen { .. } => "\"127.0.0.1:1\"".to_owned(),
         Kind::Text { .. } => "\"something\"".to_owned(),
+        Kind::Port => "8000".to_owned(),
         Kind::List { .. } => "[\"something\"]".to_owned(),
         Kind::Choice { built, .. } => {
             format!("\"{}\"", built.iter().find(|word| **word != avoid).unwrap())
@@ -72,6 +73,9 @@ fn file_with(path: &str, toml: &str) -> String {
         "replication" if ["\"nats\"", "\"etcd\""].contains(&toml) => {
             let key = "[affinity]\nkey_file = \"key\"\n";
             format!("{key}[replication]\nurls = [\"h:1\"]\n{name} = {toml}\n")
+        }
+        "discovery" if toml == "\"kubernetes\"" => {
+            format!("[discovery]\nservice = \"s\"\n{name} = {toml}\n")
         }
         "discovery" if toml == "\"etcd\"" => {
             format!("[discovery]\nurls = [\"http://h:1\"]\n{name} = {toml}\n")

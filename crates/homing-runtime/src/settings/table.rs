@@ -334,21 +334,36 @@ pub const KEYS: &[Key] = &[
         "What first turns do while the shared store can't be reached: go on with what this router knows, or fail with \
          503. Bound sessions go on in any case."),
 
-    built("discovery.backend", words(Discovery::WORDS, &[("kubernetes", Step::Replicas)]), "static",
-        "Where workers come from besides `[[workers]]` and `POST /admin/workers`: nowhere, a file, or etcd, where they \
-         register themselves or `homing register` does it for them."),
+    built("discovery.backend", words(Discovery::WORDS, &[]), "static",
+        "Where workers come from besides `[[workers]]` and `POST /admin/workers`: nowhere, a file, etcd, where they \
+         register themselves or `homing register` does it for them, or Kubernetes, where they are pods."),
     built("discovery.path", PATH, "",
         "The file, for `file`: TOML or JSON with the keys of `[[workers]]`. It is looked at every second; a bad one keeps \
          what the last good one said."),
     built("discovery.urls", LIST, "",
-        "Where etcd is, for `etcd`: `http://host:port` or `https://host:port`; several are tried in turn."),
+        "Where etcd is, for `etcd`, or the API server, for `kubernetes`: `http://host:port` or `https://host:port`; several \
+         are tried in turn. Empty for `kubernetes`: that of the cluster in whose pod the router is."),
     built("discovery.group", Kind::Text { max: 63 }, "default",
         "Whose workers they are, for `etcd`: those below `/homing/GROUP/workers/`. `a-z`, `0-9` and `-`."),
+    built("discovery.namespace", NAME, "",
+        "Of which namespace the pods are, for `kubernetes`. Empty: that of the router's own pod."),
+    built("discovery.service", NAME, "",
+        "The Service whose endpoints are workers, for `kubernetes`. One of this, `selector` and `inference_pool` is set."),
+    built("discovery.selector", Kind::Text { max: 1024 }, "",
+        "The label selector whose pods are workers, for `kubernetes`: e.g. `app=vllm,tier!=test`."),
+    built("discovery.inference_pool", NAME, "",
+        "The InferencePool whose pods are workers, for `kubernetes`, at its target ports."),
+    built("discovery.port", Kind::Port, "8000",
+        "Where engines listen in their pods, for `kubernetes`; for a Service it may be the name of its port."),
     built("discovery.user", NAME, "", "etcd's user, where it asks for one."),
     built("discovery.password_file", PATH, "", "A file whose first line is the password. It is read for each connection."),
+    built("discovery.token_file", PATH, "",
+        "A file with the token shown to the API server, for `kubernetes`. It is read for each call. Empty in a pod: that of \
+         its service account."),
     built("discovery.ca_file", PATH, "",
-        "Whom to believe about etcd's certificate, PEM. Empty: whom the system believes."),
-    built("discovery.cert_file", PATH, "", "The certificate shown to etcd, PEM."),
+        "Whom to believe about the certificate of etcd or the API server, PEM. Empty: whom the system believes; in a pod \
+         its cluster's."),
+    built("discovery.cert_file", PATH, "", "The certificate shown to etcd or the API server, PEM."),
     built("discovery.key_file", PATH, "", "Its key, PEM."),
 
     built("log.format", words(LogFormat::WORDS, &[]), "text", "For people, or a JSON object a line."),

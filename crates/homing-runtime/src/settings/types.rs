@@ -5,6 +5,7 @@
 //! the core's types may change without the file format changing.
 
 use super::discovery::DiscoveryEtcd;
+use super::kubernetes::DiscoveryKubernetes;
 use super::policies::CustomPolicy;
 use super::replication::Replication;
 use super::tenant::{Limits, Tenant};
@@ -229,6 +230,8 @@ words! {
         File = "file",
         /// Where they register under leases.
         Etcd = "etcd",
+        /// As a cluster lists them.
+        Kubernetes = "kubernetes",
     }
 }
 
@@ -301,6 +304,8 @@ pub struct Settings {
     pub workers_file: Option<PathBuf>,
     /// Where workers register under leases, where they do.
     pub etcd: Option<DiscoveryEtcd>,
+    /// Where a cluster lists them, where one does.
+    pub kubernetes: Option<DiscoveryKubernetes>,
     /// The workers of static discovery; ids are unique.
     pub workers: Vec<Worker>,
     pub(super) effective: Vec<Effective>,

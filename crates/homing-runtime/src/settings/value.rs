@@ -80,6 +80,7 @@ pub(super) fn from_text(kind: &Kind, text: &str) -> Result<Value, Misfit> {
         Kind::Size { min, max } => size(text, min, max),
         Kind::Listen { unix } => listen(text, unix),
         Kind::Text { max } => plain(text, max).map(|()| Value::Text(text.to_owned())),
+        Kind::Port => port(text),
         Kind::List { max } => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             list(items.map(str::to_owned).collect(), max)
@@ -101,6 +102,9 @@ pub(super) fn from_toml(kind: &Kind, value: &DeValue<'_>) -> Result<Value, Misfi
             let number = number.filter(|n| (*min..=*max).contains(n));
             number.map(Value::Int).ok_or_else(|| out_of_range(*min, *max))
         }
+        (Kind::Port, DeValue::Integer(number)) if number.radix() == 10 => {
+            from_text(kind, number.as_str())
+        }
         (Kind::Float { .. }, DeValue::Float(number)) => from_text(kind, number.as_str()),
         (Kind::Float { .. }, DeValue::Integer(number)) if number.radix() == 10 => {
             from_text(kind, number.as_str())
@@ -116,6 +120,7 @@ pub(super) fn from_toml(kind: &Kind, value: &DeValue<'_>) -> Result<Value, Misfi
             | Kind::Size { .. }
             | Kind::Listen { .. }
             | Kind::Text { .. }
+            | Kind::Port
             | Kind::Choice { .. },
             DeValue::String(text),
         ) => from_text(kind, text),
@@ -139,6 +144,19 @@ pub(super) fn from_toml(kind: &Kind, value: &DeValue<'_>) -> Result<Value, Misfi
             format!("write {}", example(kind)),
         )),
     }
+}
+
+/// A number of a port, or a name as Kubernetes gives them to ports.
+fn port(text: &str) -> Result<Value, Misfit> {
+    let is_number = text.parse::<u16>().is_ok_and(|port| port != 0);
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_name = (1..=63).contains(&text.len())
+        && text.bytes().all(fits)
+        && text.bytes().any(|b| b.is_ascii_lowercase());
+    if is_number || is_name {
+        return Ok(Value::Text(text.to_owned()));
+    }
+    Err(wrong("is neither a port nor a name of one", format!("write {}", example(&Kind::Port))))
 }
 
 fn out_of_range(min: u64, max: u64) -> Misfit {
@@ -349,6 +367,7 @@ pub(super) fn describe(kind: &Kind) -> String {
         Kind::Listen { unix: false } => "an address to listen on".to_owned(),
         Kind::Listen { unix: true } => "an address to listen on, or `unix:/path`".to_owned(),
         Kind::Text { max } => format!("text, at most {max} bytes"),
+        Kind::Port => "a port, or its name".to_owned(),
         Kind::List { max } => format!("a list of texts, at most {max}"),
         Kind::Choice { built, .. } => one_of(built),
         Kind::Labels => "a table of texts".to_owned(),
@@ -364,6 +383,7 @@ fn example(kind: &Kind) -> String {
         Kind::List { .. } => "a list such as [\"a\", \"b\"]".to_owned(),
         Kind::Labels | Kind::Json => "a table such as { zone = \"a\" }".to_owned(),
         Kind::Text { .. } => "it in quotes".to_owned(),
+        Kind::Port => "a number from 1 to 65535, or a name such as \"http\"".to_owned(),
         other => describe(other),
     }
 }
