@@ -1,6 +1,6 @@
 //! Readiness, health, the admin server, metrics, and the end.
 
-use super::client::{chat, get, post, streamed};
+use super::client::{Answer, chat, get, post, streamed};
 use super::worker::{Act, LAST, Worker, begun, chunk, gate, ok};
 use super::world::{World, eventually, in_time};
 use homing_core::fleet::State;
@@ -275,21 +275,31 @@ async fn a_shutdown_says_so_lets_streams_finish_and_takes_nothing_new() {
     assert_eq!(in_time("ready", ready.ask(&get("/readyz"))).await.status, 200);
 
     let ended = tokio::spawn(world.server.shut_down());
-    // Unready at once, and still serving.
+    // Unready at once, and still serving; whoever has been served is sent to where somebody will be.
+    let says_close = |answer: &Answer| answer.header("connection") == ["close"];
     in_time("unready", async {
-        while ready.ask(&get("/readyz")).await.status != 503 {
-            tokio::task::yield_now().await;
+        loop {
+            let answer = ready.ask(&get("/readyz")).await;
+            if answer.status == 503 {
+                assert!(says_close(&answer));
+                return;
+            }
+            if says_close(&answer) {
+                // It came in the very moment.
+                ready = super::client::Client::connect(address).await;
+            }
         }
     })
     .await;
+    assert!(in_time("the used connection's end", ready.closed()).await);
     let mut operator = super::client::Client::connect(admin).await;
     let draining = in_time("the admin server", operator.ask(&get("/ready"))).await;
     assert_eq!(draining.status, 503);
     assert!(draining.text().contains("draining"));
-    assert_eq!(in_time("models", ready.ask(&get("/v1/models"))).await.status, 200);
+    let mut late = super::client::Client::connect(address).await;
+    assert_eq!(in_time("models", late.ask(&get("/v1/models"))).await.status, 200);
     // Then nothing new, and idle connections are closed; the stream goes on.
     assert!(in_time("the idle connection's end", idle.closed()).await);
-    assert!(in_time("the used connection's end", ready.closed()).await);
     eventually("the port is closed", || std::net::TcpStream::connect(address).is_err()).await;
     assert!(!ended.is_finished());
     assert_eq!(shell.core().partitions()[0].stats.leases, 1);
