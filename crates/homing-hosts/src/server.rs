@@ -1,7 +1,8 @@
 //! The router as a whole: every part of it started in order, and stopped in order.
 
+use crate::extras::Extras;
 use crate::gateway::{Beside, Gateway, Listening, ServerTls, TlsError};
-use crate::reload::{Parts, Reloader, Reread};
+use crate::reload::{Parts, Reloader};
 use crate::{admin, questions};
 use arc_swap::ArcSwap;
 use homing_core::time::Time;
@@ -18,7 +19,7 @@ use homing_runtime::metrics::Metrics;
 use homing_runtime::recorder::Recorder;
 use homing_runtime::recorder::file::RecordError;
 use homing_runtime::replication::port::PortError;
-use homing_runtime::replication::{Ports, Replication, Rules};
+use homing_runtime::replication::{Replication, Rules};
 use homing_runtime::settings::{IndexSource, Listen, OnStoreFailure, Settings, Tokenizer};
 use homing_runtime::shell::Shell;
 use homing_runtime::snapshot::{KeyError, WriteError};
@@ -28,7 +29,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -104,34 +104,6 @@ pub enum StartError {
         /// Its words.
         cause: String,
     },
-}
-
-/// What a router may have besides its settings.
-#[derive(Default)]
-pub struct Extras {
-    /// How its settings are read anew.
-    pub reread: Option<Reread>,
-    /// Where its spans go.
-    pub traces: Option<TraceSettings>,
-    /// A socket that is listened on already, in the place of `gateway.listen`.
-    pub listener: Option<std::net::TcpListener>,
-    /// What `replication.backend` is reached by, given this router's number.
-    pub replicate: Option<Replicate>,
-    /// Another router of this user serves at `gateway.listen`, and shall be told to stop once this one serves there, too:
-    /// it does once a worker is ready. What `affinity.snapshot` says is taken over when the other has ended.
-    pub take_over: bool,
-    /// Where workers come from besides the settings.
-    pub discoveries: Vec<Driven>,
-}
-
-/// Connects to what routers share over.
-pub type Replicate =
-    Box<dyn FnOnce(u32) -> Pin<Box<dyn Future<Output = Result<Ports, PortError>> + Send>> + Send>;
-
-impl std::fmt::Debug for Extras {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Extras(..)")
-    }
 }
 
 /// A running router.

@@ -44,7 +44,7 @@ pub(crate) enum Answer {
 
 impl Partition {
     /// Whether the store must hear of it first, and what.
-    pub(super) fn to_claim(&mut self, now: Time, grant: &Grant) -> Option<Update> {
+    pub(super) fn unclaimed(&mut self, now: Time, grant: &Grant) -> Option<Update> {
         if !self.settings.affinity.claimed {
             return None;
         }

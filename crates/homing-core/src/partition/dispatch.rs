@@ -86,7 +86,7 @@ impl Partition {
             _ => false,
         };
         if !again {
-            if let Some(update) = self.to_claim(now, &grant) {
+            if let Some(update) = self.unclaimed(now, &grant) {
                 return claiming(grant, update);
             }
             self.records.dispatched(now, grant.ask.past.record, grant.target());

@@ -46,7 +46,7 @@ async fn the_models_are_those_of_ready_workers() {
     let a = Worker::at("a", "", models, |_| ok()).await;
     let b = Worker::at("b", "", r#"{"data":[{"id":"m"}]}"#, |_| ok()).await;
     let world = World::start(&[], &[&a, &b]).await;
-    let ids = |answer: super::client::Answer| -> Vec<String> {
+    let ids = |answer: Answer| -> Vec<String> {
         let list: Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!(list["object"], "list");
         let one = |m: &Value| {

@@ -1,3 +1,5 @@
+//! Who is there, and what was missed: order, gaps, silence, other lives.
+
 use super::*;
 
 fn at(seconds: u64) -> Time {

@@ -1,3 +1,5 @@
+//! Whole shells that share over a bus and a store in memory: what one does the others know, whatever is lost on the way.
+
 use super::fake::{Shelf, Wire};
 use super::*;
 use crate::guard::{Live, Unsent};
@@ -154,14 +156,16 @@ async fn r23_who_is_new_has_all_before_it_is_ready() {
     let c = Router::on(&wire, 3);
     c.ready().await;
     assert_eq!(stats(&c.shell).bindings, 3000);
-    (b.end().await, c.end().await);
+    b.end().await;
+    c.end().await;
 }
 
 #[tokio::test]
 async fn r23_what_is_lost_is_asked_for() {
     let wire = Arc::new(Wire::default());
     let [a, b] = [1, 2].map(|n| Router::on(&wire, n));
-    (a.ready().await, b.ready().await);
+    a.ready().await;
+    b.ready().await;
     wire.loses.store(3, Ordering::Relaxed);
     for k in 0..40 {
         let from = if k % 2 == 0 { &a } else { &b };
@@ -171,7 +175,8 @@ async fn r23_what_is_lost_is_asked_for() {
     for k in 0..40 {
         agree(&[&a, &b], &format!("s{k}")).await;
     }
-    (a.end().await, b.end().await);
+    a.end().await;
+    b.end().await;
 }
 
 #[tokio::test]
@@ -220,7 +225,8 @@ async fn routers_see_each_others_load_and_it_goes() {
     eventually("it is seen", || a.active() == 1).await;
     c.life.finish(std::time::Duration::from_secs(10)).await;
     eventually("it has left", || a.active() == 0 && b.active() == 0).await;
-    (a.end().await, b.end().await);
+    a.end().await;
+    b.end().await;
 }
 
 #[tokio::test]
@@ -230,7 +236,8 @@ async fn what_is_foreign_newer_or_forged_disturbs_nothing() {
     let stranger = shell(9, 8, "advisory");
     let bus = Some(wire.join(stranger.core().writer()));
     let stranger = Router::begin(stranger, Ports { bus, store: None }, false);
-    (a.ready().await, b.ready().await);
+    a.ready().await;
+    b.ready().await;
     wire.say(b"HELLO");
     wire.say(&[0x92, 2, 1]);
     let forged = |home: &str, rank: u16, group| homing_wire::replica::Message {
@@ -297,7 +304,8 @@ async fn r24_of_many_first_turns_at_once_all_go_to_one_worker() {
 async fn r24_what_comes_to_nothing_is_withdrawn() {
     let shelf = Shelf::with_leases();
     let [a, b] = [1, 2].map(|n| Router::at(&shelf, n, false));
-    (a.ready().await, b.ready().await);
+    a.ready().await;
+    b.ready().await;
     let checked = a.shell.admit(ask(&a.shell, "s")).await.unwrap().check().await.unwrap();
     assert_eq!(shelf.values().len(), 1);
     let _ = checked.answered_badly();
@@ -318,14 +326,16 @@ async fn r24_what_comes_to_nothing_is_withdrawn() {
         })
         .await;
     }
-    (a.end().await, b.end().await);
+    a.end().await;
+    b.end().await;
 }
 
 #[tokio::test]
 async fn r24_an_outage_is_answered_as_the_settings_say() {
     let shelf = Shelf::with_leases();
     let (local, strict) = (Router::at(&shelf, 1, false), Router::at(&shelf, 2, true));
-    (local.ready().await, strict.ready().await);
+    local.ready().await;
+    strict.ready().await;
     let _ = strict.whole("before").await;
     agree(&[&local, &strict], "before").await;
     shelf.fail();
@@ -343,7 +353,8 @@ async fn r24_an_outage_is_answered_as_the_settings_say() {
     assert_eq!(agree(&[&local, &strict], "s").await, home);
     let strict_again = strict.whole("t").await;
     assert_eq!(strict_again.1, Outcome::New);
-    (local.end().await, strict.end().await);
+    local.end().await;
+    strict.end().await;
 }
 
 #[tokio::test]
@@ -370,7 +381,8 @@ async fn r24_who_is_new_has_what_the_store_holds() {
 async fn r24_a_departed_home_is_moved_by_one_router_for_all() {
     let shelf = Shelf::with_leases();
     let [a, b] = [1, 2].map(|n| Router::at(&shelf, n, false));
-    (a.ready().await, b.ready().await);
+    a.ready().await;
+    b.ready().await;
     let (home, _) = a.whole("s").await;
     agree(&[&a, &b], "s").await;
     for router in [&a, &b] {
@@ -382,5 +394,6 @@ async fn r24_a_departed_home_is_moved_by_one_router_for_all() {
     assert_ne!(one.2, home);
     drop((one.0, other.0));
     agree(&[&a, &b], "s").await;
-    (a.end().await, b.end().await);
+    a.end().await;
+    b.end().await;
 }

@@ -2,12 +2,12 @@
 
 use super::problem::{Fault, Problem, Problems};
 use super::raw::{Group, POLICY, Raw, is_settable};
+use super::replication::{OnStoreFailure, ReplicationBackend, ReplicationMode};
 use super::transport::{self, Listen};
 use super::types::{
     Admin, Affinity, AffinityMode, Discovery, Gateway, Health, Index, IndexSource, Log, LogFormat,
-    OnDown, OnFailure, OnFull, OnOverload, OnStoreFailure, Overload, Policy, Queue, RejectAs,
-    ReplicationBackend, ReplicationMode, ResponseHeaders, Retry, Routing, Settings, Soft, Steering,
-    Subagents, Verify,
+    OnDown, OnFailure, OnFull, OnOverload, Overload, Policy, Queue, RejectAs, ResponseHeaders,
+    Retry, Routing, Settings, Soft, Steering, Subagents, Verify,
 };
 use super::value::Value;
 use super::{Effective, KEYS, Origin, Policies, Status, discovery, replication, tenant, worker};

@@ -43,8 +43,7 @@ mod url;
 mod value;
 mod worker;
 
-pub use replication::Replication;
-pub use types::{OnStoreFailure, ReplicationBackend, ReplicationMode};
+pub use replication::{OnStoreFailure, Replication, ReplicationBackend, ReplicationMode};
 
 pub use discovery::{DiscoveryEtcd, is_group};
 pub use keys::{Key, Kind, Section, Shape, Status, Step};

@@ -4,8 +4,40 @@ use super::convert::conflict;
 use super::discovery::is_group;
 use super::problem::{Problem, Problems};
 use super::raw::Group;
-use super::types::{Affinity, OnStoreFailure, ReplicationBackend, ReplicationMode};
+use super::types::{Affinity, words};
 use crate::replication::port::Reach;
+
+words! {
+    /// What routers share their sessions over.
+    ReplicationBackend {
+        /// Nothing is shared.
+        None = "none",
+        /// NATS: messages; authoritative bindings in JetStream's key-value buckets.
+        Nats = "nats",
+        /// etcd: bindings, each a key.
+        Etcd = "etcd",
+    }
+}
+
+words! {
+    /// Whether a binding is made in the shared store first (R23, R24).
+    ReplicationMode {
+        /// Each router binds by itself, and the others hear of it.
+        Advisory = "advisory",
+        /// A session's first turn is made known in the shared store before its dispatch.
+        Authoritative = "authoritative",
+    }
+}
+
+words! {
+    /// What a first turn does while the shared store can't be reached (R24).
+    OnStoreFailure {
+        /// It goes on with what this router knows.
+        Local = "local",
+        /// It is a 503.
+        Fail = "fail",
+    }
+}
 
 /// `[replication]`, where a backend is named.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@
 
 use super::keys::{Key, Kind, Section, Shape, Status, Step};
 use super::raw::WORKERS_MAX;
+use super::replication::{OnStoreFailure, ReplicationBackend, ReplicationMode};
 use super::types::{
-    AffinityMode, Discovery, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload,
-    OnStoreFailure, Policy, RejectAs, ReplicationBackend, ReplicationMode, ResponseHeaders, Soft,
-    Steering, Subagents, Verify,
+    AffinityMode, Discovery, IndexSource, LogFormat, OnDown, OnFailure, OnFull, OnOverload, Policy,
+    RejectAs, ResponseHeaders, Soft, Steering, Subagents, Verify,
 };
 use std::time::Duration;
 

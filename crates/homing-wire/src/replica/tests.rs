@@ -1,3 +1,5 @@
+//! What is written is read, also by a neighbouring release; nothing that a peer sends does harm.
+
 use super::*;
 use homing_core::affinity::version::Version;
 use homing_core::core::Home;
