@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import yaml
 from harness import MODEL, ROOT, Mock, Serve, call, eventually, tokenized
+from nats_server import Nats
 
 DASHBOARD = os.path.join(ROOT, "dist/grafana/homing.json")
 RULES = os.path.join(ROOT, "dist/prometheus/homing.rules.yml")
@@ -19,18 +20,29 @@ ADDED = {"job", "instance"}
 @contextmanager
 def live_page():
     """The metrics of a router that has had something to do, of every kind that adds a metric."""
-    with tempfile.TemporaryDirectory() as folder, Mock() as a, Mock() as b, Serve(
-            [a, b], extra=tokenized(), gateway=f'record = "{folder}/trace"\n') as router:
-        body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "some words " * 200}]}
+    with tempfile.TemporaryDirectory() as folder, Mock() as a, Mock() as b, Nats() as nats:
+        key = os.path.join(folder, "key")
+        with open(key, "wb") as f:
+            f.write(os.urandom(32))
+        shares = (f'[affinity]\nkey_file = "{key}"\n[replication]\nbackend = "nats"\nmode = "authoritative"\n'
+                  f'urls = ["{nats.url}"]\n')
+        with Serve([a, b], extra=tokenized() + shares, gateway=f'record = "{folder}/trace"\n') as router:
+            yield _page(router)
 
-        def page():
-            for streams in (False, True):
-                assert router.post("/v1/chat/completions", body | {"stream": streams})[0] == 200
-            text = call(router.admin, "GET", "/metrics")[2].decode()
-            # The last of all: it is there once a prediction was compared with an engine's word.
-            return text if "homing_cache_prediction_error{" in text else None
 
-        yield eventually(page, "a prediction was compared")
+def _page(router):
+    """Its metrics, once it has had all to do."""
+    body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "some words " * 200}]}
+
+    def page():
+        for streams in (False, True):
+            head = {"x-homing-session-id": f"of {streams}"}
+            assert router.post("/v1/chat/completions", body | {"stream": streams}, head)[0] == 200
+        text = call(router.admin, "GET", "/metrics")[2].decode()
+        # The last of all: it is there once a prediction was compared with an engine's word.
+        return text if "homing_cache_prediction_error{" in text else None
+
+    return eventually(page, "a prediction was compared")
 
 
 def series(page):
@@ -64,7 +76,7 @@ def test_the_dashboard_shows_what_exists():
     panels = dashboard["panels"]
     assert len({p["id"] for p in panels}) == len(panels)
     rows = [p["title"] for p in panels if p["type"] == "row"]
-    assert len(rows) == 8, rows
+    assert len(rows) == 9, rows
     with live_page() as page:
         known, shown = series(page), set()
         for panel in panels:

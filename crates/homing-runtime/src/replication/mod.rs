@@ -1,5 +1,5 @@
 //! Sessions and load shared between routers (R23, R24). Requests meet it in one place: a first turn that a shared store
-//! must hear of ([`Replication::claim`]); all else happens behind them.
+//! must hear of (`Replication::claim`); all else happens behind them.
 //!
 //! * [`port`]: what is needed of the outside;
 //! * `talk`: what routers say to each other over a bus;
