@@ -1,7 +1,7 @@
 //! Sessions of one tenant's that are bound: how many there may be, and how many there are.
 //!
 //! A tenant has a seat, a small number, for as long as bindings of its stand; each entry says in two bytes whose its
-//! binding is. One place counts a binding, [`Table::charge`], when a request that has a quota gets a lease on it; one
+//! binding is. One place counts a binding, `Table::charge`, when a request that has a quota gets a lease on it; one
 //! takes it off, `Table::drop_binding`, whatever ends it. So whatever comes without a request (from other routers,
 //! from a snapshot, from a time without quotas) belongs to nobody until its tenant uses it, and a table in which
 //! nobody has a quota counts nothing.
