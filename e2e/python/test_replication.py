@@ -13,7 +13,7 @@ from harness import MODEL, Mock, Serve, call, eventually, run
 from nats_server import Cable, Nats, free_port
 
 # What an update may take to be known everywhere; the machine may be busy.
-KNOWN = 0.3
+KNOWN = 0.15
 
 
 def body(text, tokens=4, stream=False):
@@ -90,7 +90,7 @@ def sprayed(backend, mode, discovery):
     with ExitStack() as stack:
         fleet = Fleet(stack, backend, mode, discovery=discovery)
         routers = [fleet.router() for _ in range(3)]
-        for k in range(12):
+        for k in range(8):
             session, at = f"s{k}", set()
             for i in range(6):
                 worker, outcome = turn(routers[(k + i) % 3], session)
@@ -98,7 +98,7 @@ def sprayed(backend, mode, discovery):
                 assert outcome == ("new" if i == 0 else "hit"), (session, i, outcome, routers[(k + i) % 3].log())
                 time.sleep(KNOWN)
             assert len(at) == 1, (session, at)
-        said = [homes(r, 12) for r in routers]
+        said = [homes(r, 8) for r in routers]
         assert said[0] == said[1] == said[2]
         at_rest(*routers)
 
