@@ -4,7 +4,7 @@
 #![allow(dead_code)] // each backend's tests use what its server can be asked for
 
 use bytes::Bytes;
-use homing_runtime::replication::port::{BindingStore, Following, Seen, Set, Stay};
+use homing_runtime::replication::port::{BindingStore, Following, PortError, Seen, Set, Stay};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,4 +231,20 @@ pub(crate) async fn idle_ends_a_key(stores: &Stores, word: &str, idle: Duration)
     let mut late = Follower::in_step(b).await;
     assert_eq!(late.value(&left), Some(&b"anew"[..]));
     late.until("its end", |f| f.value(&left).is_none() && f.value(&kept).is_none()).await;
+}
+
+/// Once the server is there a call may still find that the connection isn't.
+pub(crate) async fn eventually(store: &dyn BindingStore, key: &str, expected: Option<u64>) -> Set {
+    soon("a write", async {
+        loop {
+            match store.compare_and_set(key, bytes("v"), expected, Stay::Idle).await {
+                Ok(set) => return set,
+                Err(PortError::Unreachable { .. }) => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    })
+    .await
 }

@@ -1,6 +1,6 @@
 //! Bindings in etcd: the contract of stores, and what only etcd can do to them.
 
-use crate::contract::{self, Follower, bytes, done, soon};
+use crate::contract::{self, Follower, bytes, done, eventually, soon};
 use crate::server::Server;
 use homing_backends::etcd::Store;
 use homing_runtime::replication::port::{BindingStore, MESSAGE_MAX, PortError, Set, Stay};
@@ -40,22 +40,6 @@ async fn values_end_when_they_have_been_idle() {
     // A lease a part of the time, not a lease a write.
     let leases = server.ctl(&["lease", "list"]).lines().count();
     assert!(leases < 40, "{leases}");
-}
-
-/// Once the server is there a call may still find that the connection isn't.
-async fn eventually(store: &dyn BindingStore, key: &str, expected: Option<u64>) -> Set {
-    soon("a write", async {
-        loop {
-            match store.compare_and_set(key, bytes("v"), expected, Stay::Idle).await {
-                Ok(set) => return set,
-                Err(PortError::Unreachable { .. }) => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
-    })
-    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! Bindings in JetStream: the contract of stores, and what only NATS can do to them.
 
-use crate::contract::{self, Follower, done, set, soon};
+use crate::contract::{self, Follower, done, eventually, set};
 use crate::server::{JETSTREAM, Server};
 use homing_backends::nats::open;
 use homing_runtime::replication::port::{BindingStore, PortError, Set, Stay};
@@ -37,22 +37,6 @@ async fn values_end_when_they_have_been_idle() {
     let server = Server::start(JETSTREAM);
     let idle = Duration::from_secs(3);
     contract::idle_ends_a_key(&stores(&server, idle).await, "idle", idle).await;
-}
-
-/// Once the server is there a call may still find that the connection isn't.
-async fn eventually(store: &dyn BindingStore, key: &str, expected: Option<u64>) -> Set {
-    soon("a write", async {
-        loop {
-            match store.compare_and_set(key, contract::bytes("v"), expected, Stay::Idle).await {
-                Ok(set) => return set,
-                Err(PortError::Unreachable { .. }) => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
-    })
-    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -200,11 +200,11 @@ impl SelectionCore {
 
     /// What follows from the last look: what goes out is foreseen, and what is claimed gets its names.
     pub(super) fn looked(&self, now: Time, cell: &Arc<Cell>, dispatch: Dispatch) -> Dispatch {
+        if let Dispatch::Go(checked) = &dispatch {
+            self.foresee(now, cell, &checked.0);
+            return dispatch;
+        }
         match dispatch {
-            Dispatch::Go(checked) => {
-                self.foresee(now, cell, &checked.0);
-                Dispatch::Go(checked)
-            }
             Dispatch::Claim(mut claiming) => {
                 claiming.publication = published(&self.registry.read(), cell, &claiming.update);
                 if claiming.publication.is_some() {
@@ -302,7 +302,7 @@ impl SelectionCore {
 }
 
 /// An update with names.
-pub(super) fn published(registry: &Registry, cell: &Cell, update: &Update) -> Option<Publication> {
+fn published(registry: &Registry, cell: &Cell, update: &Update) -> Option<Publication> {
     let Update { key, version, what, used } = *update;
     let home = match what {
         What::Removed => None,
@@ -318,7 +318,7 @@ pub(super) fn published(registry: &Registry, cell: &Cell, update: &Update) -> Op
 
 /// What another router calls a home. `Err(None)`: nobody goes by that name here, or another life of it is known to others
 /// than to us; else it never will be.
-pub(super) fn resolve(registry: &Registry, home: &Home) -> Result<Target, Option<Received>> {
+fn resolve(registry: &Registry, home: &Home) -> Result<Target, Option<Received>> {
     let worker = registry.by_name(&home.worker).ok_or(None)?;
     match (registry.started(worker), home.started) {
         // They know already what our next probe will tell.

@@ -138,10 +138,4 @@ impl Counts {
         self.peers.set(i64::try_from(n).unwrap_or(i64::MAX));
         self.in_step.set(in_step.into());
     }
-
-    /// Whether what routers share over can be reached.
-    #[must_use]
-    pub fn is_up(&self) -> bool {
-        self.up.get() == 1
-    }
 }

@@ -19,8 +19,12 @@ pub use counts::Counts;
 
 use crate::lifecycle::Lifecycle;
 use crate::shell::Shell;
+use homing_core::SelectionCore;
+use homing_core::affinity::merge::Merged;
 use homing_core::ask::{Claimed, Claiming};
+use homing_core::core::{Publication, Received};
 use homing_core::ids::SessionKey;
+use homing_core::time::Time;
 use homing_wire::replica::Head;
 use port::{BindingStore, Bus, Deliveries};
 use std::sync::Arc;
@@ -48,7 +52,6 @@ pub struct Ports {
 #[derive(Debug)]
 pub struct Replication {
     store: Option<Arc<Store>>,
-    counts: Arc<Counts>,
 }
 
 impl Replication {
@@ -90,7 +93,7 @@ impl Replication {
             }
             drop(hold);
         });
-        let this = Arc::new(Self { store, counts });
+        let this = Arc::new(Self { store });
         shell.share(&this);
         this
     }
@@ -104,12 +107,15 @@ impl Replication {
             _ => Claimed::Without,
         }
     }
+}
 
-    /// How it goes.
-    #[must_use]
-    pub fn counts(&self) -> &Counts {
-        &self.counts
+/// What another router knows, or the store holds: who has nothing yet takes it over as if it came out of a file, with what
+/// is left of its idle time.
+fn take_over(core: &SelectionCore, now: Time, publication: Publication, joining: bool) -> Received {
+    if joining && core.restore_publication(now, &publication) {
+        return Received::Merged(Merged::Applied);
     }
+    core.handle_publication(now, publication)
 }
 
 /// What tells routers with one session secret from others, and says nothing about it.

@@ -242,7 +242,7 @@ async fn what_is_foreign_newer_or_forged_disturbs_nothing() {
     wire.say(&[0x92, 2, 1]);
     let forged = |home: &str, rank: u16, group| homing_wire::replica::Message {
         head: Head { writer: 77, boot: 1, sequence: 1, now: a.shell.now(), group },
-        body: Some(homing_wire::replica::Body::Updates(vec![homing_core::core::Publication {
+        body: Some(homing_wire::replica::Body::Updates(vec![Publication {
             pool: "m".into(),
             role: homing_core::ids::Role::Aggregated,
             key: ask(&a.shell, "forged").session.unwrap().key,

@@ -5,10 +5,11 @@
 
 use super::counts::Counts;
 use super::port::{BindingStore, Following, PortError, Seen, Set, Stay};
+use super::take_over;
 use crate::shell::Shell;
 use bytes::Bytes;
 use homing_core::ask::Claimed;
-use homing_core::core::{Publication, Received};
+use homing_core::core::Publication;
 use homing_core::ids::{Role, SessionKey};
 use homing_core::time::Time;
 use homing_wire::replica::{Record, RecordKind, ReplicaError};
@@ -420,12 +421,7 @@ impl Store {
         if record.kind == RecordKind::Tentative {
             return;
         }
-        let now = self.shell.now();
-        let received = if joining && self.shell.core().restore_publication(now, &p) {
-            Received::Merged(homing_core::affinity::merge::Merged::Applied)
-        } else {
-            self.shell.core().handle_publication(now, p)
-        };
+        let received = take_over(self.shell.core(), self.shell.now(), p, joining);
         self.counts.received(received);
     }
 }

@@ -6,10 +6,10 @@
 use super::counts::Counts;
 use super::peers::{Heard, Peers, Question};
 use super::port::{Bus, Deliveries, Delivery, MESSAGE_MAX, To};
+use super::take_over;
 use crate::shell::Shell;
 use bytes::Bytes;
-use homing_core::affinity::merge::Merged;
-use homing_core::core::{Cursor, Publication, Received};
+use homing_core::core::{Cursor, Publication};
 use homing_core::ids::DpRank;
 use homing_core::load::PeerLoad;
 use homing_core::time::Time;
@@ -209,16 +209,11 @@ impl Talk {
         }
     }
 
-    /// What another knows: who has nothing takes it over as if it came out of a file, with what is left of its idle
-    /// time.
     fn take_over(&self, now: Time, update: Publication) {
-        if !self.bindings {
-            return;
+        if self.bindings {
+            let joining = self.joining.is_some();
+            self.counts.received(take_over(self.shell.core(), now, update, joining));
         }
-        if self.joining.is_some() && self.shell.core().restore_publication(now, &update) {
-            return self.counts.received(Received::Merged(Merged::Applied));
-        }
-        self.merge(now, update);
     }
 
     fn hear_loads(&mut self, writer: u32, whole: bool, targets: Vec<(Arc<str>, DpRank, PeerLoad)>) {
@@ -365,12 +360,12 @@ impl Talk {
                 next = None;
                 break;
             };
-            if updates_that_fit(&updates, MESSAGE_MAX) < updates.len() + more.len()
-                && !fits(&mut updates, &more)
-            {
+            let before = updates.len();
+            updates.extend(more);
+            if before > 0 && updates_that_fit(&updates, MESSAGE_MAX) < updates.len() {
+                updates.truncate(before);
                 break;
             }
-            updates.extend(more);
             next = Some(cursor.to_bits());
         }
         self.counts.told(updates.len());
@@ -442,15 +437,6 @@ impl Talk {
             let _ = done.send(());
         }
     }
-}
-
-/// Whether both fit into one message.
-fn fits(updates: &mut Vec<Publication>, more: &[Publication]) -> bool {
-    let before = updates.len();
-    updates.extend_from_slice(more);
-    let fit = updates_that_fit(updates, MESSAGE_MAX) == updates.len() || before == 0;
-    updates.truncate(before);
-    fit
 }
 
 /// Whether nothing has happened but that answers have grown.

@@ -1,7 +1,7 @@
 //! `[replication]`: what routers share, and over what.
 
 use super::convert::conflict;
-use super::discovery::is_group;
+use super::discovery::{is_group, reach};
 use super::problem::{Problem, Problems};
 use super::raw::Group;
 use super::types::{Affinity, words};
@@ -54,6 +54,15 @@ pub struct Replication {
     pub on_store_failure: OnStoreFailure,
 }
 
+const REACH: [&str; 6] = [
+    "replication.urls",
+    "replication.user",
+    "replication.password_file",
+    "replication.ca_file",
+    "replication.cert_file",
+    "replication.key_file",
+];
+
 /// Reads it; `None`: nothing is shared.
 pub(super) fn replication(
     top: &Group,
@@ -65,14 +74,6 @@ pub(super) fn replication(
     const GROUP: &str = "replication.group";
     let backend: ReplicationBackend = top.read(BACKEND)?;
     let urls: Vec<String> = top.read(URLS)?;
-    let reach = Reach {
-        urls: urls.clone(),
-        user: Some(top.read("replication.user")?).filter(|user: &String| !user.is_empty()),
-        password_file: top.read("replication.password_file")?,
-        ca_file: top.read("replication.ca_file")?,
-        cert_file: top.read("replication.cert_file")?,
-        key_file: top.read("replication.key_file")?,
-    };
     let group: String = top.read(GROUP)?;
     let mode: ReplicationMode = top.read("replication.mode")?;
     let on_store_failure = top.read("replication.on_store_failure")?;
@@ -119,21 +120,6 @@ pub(super) fn replication(
         let what = format!("`replication.group` is \"{}\"", super::problem::echo(&group));
         wrong(GROUP, what, "write 1 to 63 of a-z, 0-9 and -");
     }
-    for (one, other) in [("cert_file", "key_file"), ("key_file", "cert_file")] {
-        let set = |key: &str| match key {
-            "cert_file" => reach.cert_file.is_some(),
-            _ => reach.key_file.is_some(),
-        };
-        if set(one) && !set(other) {
-            let path = format!("replication.{one}");
-            let what = format!("`{path}` is set without `replication.{other}`");
-            wrong(&path, what, "a certificate and its key belong together");
-        }
-    }
-    if reach.user.is_some() != reach.password_file.is_some() {
-        let what = "`replication.user` and `replication.password_file` are not both set".to_owned();
-        wrong("replication.user", what, "set both, or neither");
-    }
     if affinity.key_file.is_none() && affinity.ttl.is_some() {
         let what =
             format!("`replication.backend` is \"{word}\", and `affinity.key_file` is not set");
@@ -141,5 +127,6 @@ pub(super) fn replication(
                     (head -c 32 /dev/urandom > key)";
         wrong(BACKEND, what, mend);
     }
+    let reach = reach(top, &REACH, problems)?;
     Ok(Some(Replication { backend, mode, group, reach, on_store_failure }))
 }
