@@ -39,7 +39,7 @@ class TortureWorker:
     none."""
 
     def __init__(self, settings=""):
-        self.settings, self.acts, self.seen, self.garbage = settings, {}, {}, []
+        self.settings, self.acts, self.seen, self.garbage, self.left = settings, {}, {}, [], {}
         self._numbers = itertools.count(1)
         self._loop = asyncio.new_event_loop()
         started = threading.Event()
@@ -68,6 +68,7 @@ class TortureWorker:
         """Notes what to answer -> the act's name, for a request's `x-act`."""
         name = str(next(self._numbers))
         self.acts[name] = steps
+        self.left[name] = threading.Event()
         return name
 
     def close(self):
@@ -107,18 +108,26 @@ class TortureWorker:
         if request.values(b"x-early"):
             # It answers a request that it has not read.
             self.seen[act] = request
-            return await self._play(self.acts[act], writer)
+            return await self._play(act, reader, writer)
         request.body = await read_framed(reader, request)
         self.seen[act] = request
-        return await self._play(self.acts[act], writer)
+        return await self._play(act, reader, writer)
 
-    async def _play(self, steps, writer):
+    async def _play(self, act, reader, writer):
+        try:
+            return await self._steps(self.acts[act], reader, writer)
+        finally:
+            self.left[act].set()
+
+    async def _steps(self, steps, reader, writer):
         for step in steps:
             if step == RST:
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
                 writer.transport.abort()
                 return False
             if step == FIN:
+                writer.write_eof()
+                await self._leave(reader)
                 return False
             if isinstance(step, (int, float)):
                 await asyncio.sleep(step)
@@ -126,6 +135,13 @@ class TortureWorker:
                 writer.write(step)
                 await writer.drain()
         return True
+
+    async def _leave(self, reader):
+        """Until the router has left the ended connection too (or seems not to): no later request can meet its end."""
+        try:
+            await asyncio.wait_for(reader.read(), 1)
+        except (OSError, asyncio.TimeoutError):
+            pass
 
     async def _probe(self, line, writer):
         models = {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "vllm"}]}
@@ -339,8 +355,13 @@ class Rack:
         return [worker.will(*steps) for worker in self.workers][0]
 
     def ask(self, *steps, path=CHAT, stream=False, **more):
-        """One exchange with this act."""
-        return exchange(self.router, post(self.will(*steps), path, stream, **more))
+        """One exchange with this act. One that ends its connection is over when the router has left it too."""
+        act = self.will(*steps)
+        got = exchange(self.router, post(act, path, stream, **more))
+        if steps and steps[-1] == FIN:
+            ended = (worker.left[act] for worker in self.workers if act in worker.seen)
+            assert all(event.wait(PATIENCE) for event in ended), "a connection that ended is kept"
+        return got
 
     def __enter__(self):
         return self
