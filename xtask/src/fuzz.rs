@@ -16,12 +16,13 @@ const COUNTERS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing";
 
 /// A target, and the feature of `fuzz/` that it needs.
-const TARGETS: [(&str, &str); 9] = [
+const TARGETS: [(&str, &str); 10] = [
     ("kv_events", ""),
     ("frames", ""),
     ("requests", ""),
     ("sse", ""),
     ("engine", ""),
+    ("replica", ""),
     ("chats", "prompt"),
     ("settings", "runtime"),
     ("snapshot", "runtime"),
