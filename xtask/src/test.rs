@@ -136,7 +136,9 @@ fn tests(root: &Path, binary: &Path) -> Result<()> {
 fn python(root: &Path, binary: &Path) -> Result<()> {
     anyhow::ensure!(binary.exists(), "{} is not built", binary.display());
     let python = tools::venv(root).context("the black-box tests need their venv")?;
-    must_run(program(root, python).args(["-B", "e2e/python/run.py"]).env("HOMING_BIN", binary))
+    // They wait for each other's time-outs more than they compute.
+    let run = ["-B", "e2e/python/run.py", "--jobs", "2"];
+    must_run(program(root, python).args(run).env("HOMING_BIN", binary))
 }
 
 /// The same with Node's SDKs.

@@ -1,7 +1,7 @@
 //! The core's tokens in async hands: dropped anywhere (a client that goes away, a time-out, a panic),
 //! each releases what it holds, exactly once. No host calls the core to end something.
 
-use crate::shell::Shell;
+use crate::shell::{Settled, Shell};
 use homing_core::affinity::Outcome;
 use homing_core::ask::{
     self, Abandon, Ask, Claimed, Claiming, Dispatch, Failure, Refusal, Step, Ticket, TicketId,
@@ -68,29 +68,32 @@ impl Granted {
     /// Never: the grant is taken here and on drop only.
     pub async fn check(mut self) -> Result<Checked, Unsent> {
         let grant = self.grant.take().expect("taken here and on drop only");
-        let shell = self.shell.clone();
-        let mut dispatch = shell.core().check_dispatch(shell.now(), grant);
-        loop {
-            match dispatch {
-                Dispatch::Go(checked) => {
-                    return Ok(Checked { shell, checked: Some(checked), sent: false });
-                }
-                Dispatch::Again(ask) => {
-                    shell.pump();
-                    return Err(Unsent::Again(Box::new(ask)));
-                }
-                Dispatch::Refused(refusal) => {
-                    shell.pump();
-                    return Err(Unsent::Refused(refusal));
-                }
-                Dispatch::Claim(claiming) => {
-                    let waiting = Claims { shell: shell.clone(), claiming: Some(claiming) };
-                    let answer = waiting.answer().await;
-                    dispatch = shell.core().claimed(shell.now(), waiting.into_claiming(), answer);
-                }
-            }
+        let shell = &self.shell;
+        match checked(shell, shell.core().check_dispatch(shell.now(), grant)) {
+            Ok(looked_at) => looked_at,
+            // Out of line: its state is large, and most requests wait for nobody.
+            Err(claims) => Box::pin(claims.settled()).await,
         }
     }
+}
+
+/// What a last look has come to; or the claim that a shared store has to be asked for.
+fn checked(shell: &Arc<Shell>, dispatch: Dispatch) -> Result<Result<Checked, Unsent>, Box<Claims>> {
+    let shell = shell.clone();
+    Ok(match dispatch {
+        Dispatch::Go(checked) => Ok(Checked { shell, checked: Some(checked), sent: false }),
+        Dispatch::Again(ask) => {
+            shell.pump();
+            Err(Unsent::Again(Box::new(ask)))
+        }
+        Dispatch::Refused(refusal) => {
+            shell.pump();
+            Err(Unsent::Refused(refusal))
+        }
+        Dispatch::Claim(claiming) => {
+            return Err(Box::new(Claims { shell, claiming: Some(claiming) }));
+        }
+    })
 }
 
 /// Why nothing was sent.
@@ -109,6 +112,20 @@ struct Claims {
 }
 
 impl Claims {
+    /// Asks the store, as often as the core wants it.
+    async fn settled(self: Box<Self>) -> Result<Checked, Unsent> {
+        let mut claims = self;
+        loop {
+            let answer = claims.answer().await;
+            let shell = claims.shell.clone();
+            let dispatch = shell.core().claimed(shell.now(), claims.into_claiming(), answer);
+            match checked(&shell, dispatch) {
+                Ok(looked_at) => return looked_at,
+                Err(more) => claims = more,
+            }
+        }
+    }
+
     async fn answer(&self) -> Claimed {
         match &self.claiming {
             Some(claiming) => self.shell.claim(claiming).await,
@@ -212,7 +229,10 @@ impl Checked {
         }
         let (admission, events) = shell.core().retry(shell.now(), checked, failure);
         shell.note_fleet(&name, &events);
-        let granted = shell.settle(admission).await?;
+        let granted = match shell.settle(admission) {
+            Settled::Now(settled) => settled,
+            Settled::Later(waits) => waits.await,
+        }?;
         shell.metrics().retries(failure);
         Ok(granted)
     }

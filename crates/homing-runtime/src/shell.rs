@@ -19,6 +19,7 @@ use homing_core::time::Time;
 use homing_core::trust::{LikelyCause, Turn};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -64,6 +65,14 @@ impl Drop for NotReady {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// What an admission has come to.
+#[expect(clippy::large_enum_variant, reason = "it is matched where it is made, and kept nowhere")]
+pub(crate) enum Settled {
+    Now(Result<Granted, Refusal>),
+    /// It waits in the queue. Out of line: its state is large, and most requests don't wait.
+    Later(Pin<Box<dyn Future<Output = Result<Granted, Refusal>> + Send>>),
 }
 
 /// Somebody in the queue, or a wake-up that came before its sleeper lay down.
@@ -157,33 +166,41 @@ impl Shell {
         let began = Instant::now();
         let admission = self.core.admit(self.now(), ask);
         self.metrics.selection.observe(began.elapsed().as_secs_f64());
-        self.settle(admission).await
+        match self.settle(admission) {
+            Settled::Now(settled) => settled,
+            Settled::Later(waits) => waits.await,
+        }
     }
 
-    /// Waits until an admission is granted or refused.
-    pub(crate) async fn settle(
-        self: &Arc<Self>,
-        mut admission: Admission,
-    ) -> Result<Granted, Refusal> {
-        let mut since = None;
+    /// What an admission has come to, now or when its queue lets it.
+    pub(crate) fn settle(self: &Arc<Self>, admission: Admission) -> Settled {
+        let settled = match admission {
+            Admission::Granted(grant) => Ok(Granted::new(self.clone(), grant)),
+            Admission::Refused(refusal) => Err(refusal),
+            Admission::Waiting(ticket) => {
+                let waiting = Waiting::new(self.clone(), ticket);
+                return Settled::Later(Box::pin(self.clone().wait(waiting)));
+            }
+        };
+        self.pump();
+        Settled::Now(settled)
+    }
+
+    /// Waits in the queue until it is said what becomes of the request.
+    async fn wait(self: Arc<Self>, mut waiting: Waiting) -> Result<Granted, Refusal> {
+        let since = self.now();
         let settled = loop {
-            match admission {
+            // What it has freed, or what has become of time, is for others, or even for itself.
+            self.pump();
+            self.sleep(waiting.id()).await;
+            match self.core.claim(self.now(), waiting.into_ticket()) {
                 Admission::Granted(grant) => break Ok(Granted::new(self.clone(), grant)),
                 Admission::Refused(refusal) => break Err(refusal),
-                Admission::Waiting(ticket) => {
-                    since.get_or_insert_with(|| self.now());
-                    let waiting = Waiting::new(self.clone(), ticket);
-                    // What it has freed, or what has become of time, is for others, or even for itself.
-                    self.pump();
-                    self.sleep(waiting.id()).await;
-                    admission = self.core.claim(self.now(), waiting.into_ticket());
-                }
+                Admission::Waiting(ticket) => waiting = Waiting::new(self.clone(), ticket),
             }
             self.pump();
         };
-        if let Some(since) = since {
-            self.metrics.queue_wait.observe(self.now().since(since).as_secs_f64());
-        }
+        self.metrics.queue_wait.observe(self.now().since(since).as_secs_f64());
         self.pump();
         settled
     }

@@ -21,7 +21,7 @@ async fn a_call_that_comes_before_its_sleeper_lies_down_is_not_lost() {
     let admission = ticket(&shell);
     drop(running);
     assert_eq!(shell.sleepers.lock().len(), 1, "called");
-    let mut settled = Box::pin(shell.settle(admission));
+    let Settled::Later(mut settled) = shell.settle(admission) else { panic!("it waits") };
     assert!(now(&mut settled).await.is_some_and(|r| r.is_ok()), "it never slept");
     assert!(shell.sleepers.lock().is_empty());
     assert_quiet(&shell, 2);

@@ -84,46 +84,51 @@ impl Connections {
         Self { gateway, upstream: Upstream::new(), tls, stopping, tasks }
     }
 
-    /// Serves one to its end.
-    pub(super) async fn serve(self, socket: Socket) {
+    /// Serves one to its end; `place` is given back then.
+    pub(super) async fn serve<P>(self, socket: Socket, place: P) {
         if let Err(error) = self.serve_any(socket).await {
             // Clients come and go; what matters of it is in the request's own record.
             tracing::debug!(%error, "a connection ended badly");
         }
+        drop(place);
     }
 
-    async fn serve_any(self, socket: Socket) -> Result<(), Ended> {
+    /// What is not plain HTTP/1.1 is served out of line: every connection would carry the state of it.
+    async fn serve_any(&self, socket: Socket) -> Result<(), Ended> {
         let peer = socket.peer();
         let socket = Arc::new(socket);
         let mut io = Paced::new(socket.clone(), Pace::default());
-        let Some(tls) = &self.tls else {
-            let begun = self.unless_stopped(timeout(HEAD_TIMEOUT, io.speaks_http2())).await;
-            let Some(begun) = begun else { return Ok(()) };
-            return match begun.map_err(|_| Ended::Slow("head"))?? {
-                true => {
-                    let pace = Pace::multiplexed();
-                    io.set_pace(pace.clone());
-                    self.http2(io, pace, peer).await
-                }
-                false => {
-                    let pace = Pace::default();
-                    io.set_pace(pace.clone());
-                    self.http1(io, pace, &socket, peer).await
-                }
-            };
-        };
+        if let Some(tls) = &self.tls {
+            return Box::pin(self.serve_tls(tls, io, &socket, peer)).await;
+        }
+        let begun = self.unless_stopped(timeout(HEAD_TIMEOUT, io.speaks_http2())).await;
+        let Some(begun) = begun else { return Ok(()) };
+        let is_http2 = begun.map_err(|_| Ended::Slow("head"))??;
+        let pace = if is_http2 { Pace::multiplexed() } else { Pace::default() };
+        io.set_pace(pace.clone());
+        match is_http2 {
+            true => Box::pin(self.http2(io, pace, peer)).await,
+            false => self.http1(io, pace, &socket, peer).await,
+        }
+    }
+
+    async fn serve_tls(
+        &self,
+        tls: &ServerTls,
+        io: Paced,
+        socket: &Socket,
+        peer: Option<IpAddr>,
+    ) -> Result<(), Ended> {
         let accept = TlsAcceptor::from(tls.config()).accept(io);
         let accepted = self.unless_stopped(timeout(HANDSHAKE_TIMEOUT, accept)).await;
         let Some(accepted) = accepted else { return Ok(()) };
         let mut io = accepted.map_err(|_| Ended::Slow("handshake"))??;
-        if io.get_ref().1.alpn_protocol() == Some(b"h2") {
-            let pace = Pace::multiplexed();
-            io.get_mut().0.set_pace(pace.clone());
-            self.http2(io, pace, peer).await
-        } else {
-            let pace = Pace::default();
-            io.get_mut().0.set_pace(pace.clone());
-            self.http1(io, pace, &socket, peer).await
+        let is_http2 = io.get_ref().1.alpn_protocol() == Some(b"h2");
+        let pace = if is_http2 { Pace::multiplexed() } else { Pace::default() };
+        io.get_mut().0.set_pace(pace.clone());
+        match is_http2 {
+            true => self.http2(io, pace, peer).await,
+            false => self.http1(io, pace, socket, peer).await,
         }
     }
 

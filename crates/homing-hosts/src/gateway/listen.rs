@@ -118,11 +118,7 @@ async fn run(
     while let Some((accepted, place)) = stopping.run_until_cancelled(accept()).await {
         match accepted {
             Ok(socket) => {
-                let connection = connections.clone().serve(socket);
-                tasks.spawn(async move {
-                    connection.await;
-                    drop(place);
-                });
+                tasks.spawn(connections.clone().serve(socket, place));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -136,11 +132,7 @@ async fn run(
         listener.turn_away();
     }
     while let Ok((Ok(socket), place)) = timeout_at(last, accept()).await {
-        let connection = connections.clone().serve(socket);
-        tasks.spawn(async move {
-            connection.await;
-            drop(place);
-        });
+        tasks.spawn(connections.clone().serve(socket, place));
     }
     drop(listener);
     tasks.close();

@@ -62,7 +62,7 @@ pub(super) async fn of(
         Source::Engines => {
             let request =
                 tokens::Request { endpoint, route, model, body, space, block_size, counts };
-            return match tokens::prompt(gateway, upstream, &request).await {
+            return match Box::pin(tokens::prompt(gateway, upstream, &request)).await {
                 Ok(prompt) => Known { prompt, untokenized: false },
                 Err(why) => without(why),
             };
@@ -74,7 +74,7 @@ pub(super) async fn of(
     let tokenized = if job.body.len() <= INLINE {
         Some(job.run(&|| true))
     } else {
-        gateway.pool.run_while(PATIENCE, move |wanted| job.run(wanted)).await.ok()
+        Box::pin(gateway.pool.run_while(PATIENCE, move |wanted| job.run(wanted))).await.ok()
     };
     match tokenized {
         Some(Ok(prompt)) => Known { prompt, untokenized: false },

@@ -281,6 +281,8 @@ enum Dispatched {
     Cut,
 }
 
+/// What is awaited where an attempt has failed is awaited out of line: its state is large, and every request would
+/// carry it.
 impl Sending<'_> {
     /// Admits, dispatches, and moves on where it fails, until the core says no.
     pub(super) async fn place(
@@ -327,7 +329,7 @@ impl Sending<'_> {
         record.cached_tokens = record.cached_tokens.map(|_| placement.cached_tokens);
         let Some(link) = self.gateway.shell.links().of(&worker) else {
             // It has departed since it was looked at.
-            return match checked.failed(Failure::Unreachable).await {
+            return match Box::pin(checked.failed(Failure::Unreachable)).await {
                 Ok(granted) => Ok(Attempt::Moved(granted)),
                 Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
             };
@@ -352,11 +354,15 @@ impl Sending<'_> {
             Dispatched::Error(mut response, body, first) => {
                 let outcome = match overloaded(&response) {
                     // Backpressure and no fault: somebody else may serve it; else the answer stands.
-                    Some(failure) if self.place.is_some() => match checked.failed(failure).await {
-                        Ok(granted) => return Ok(Attempt::Moved(granted)),
-                        Err(Refusal { cause: Cause::Answered, outcome, .. }) => outcome,
-                        Err(refusal) => return Err(self.gateway.refusal(refusal, false).into()),
-                    },
+                    Some(failure) if self.place.is_some() => {
+                        match Box::pin(checked.failed(failure)).await {
+                            Ok(granted) => return Ok(Attempt::Moved(granted)),
+                            Err(Refusal { cause: Cause::Answered, outcome, .. }) => outcome,
+                            Err(refusal) => {
+                                return Err(self.gateway.refusal(refusal, false).into());
+                            }
+                        }
+                    }
                     // Whose fault it is.
                     _ if response.status().is_server_error() => checked.answered_badly(),
                     _ => checked.answered(),
@@ -369,7 +375,7 @@ impl Sending<'_> {
             Dispatched::Failed(_) if self.place.is_none() => {
                 Err(Error::broke_off(checked.answered_badly()).into())
             }
-            Dispatched::Failed(failure) => match checked.failed(failure).await {
+            Dispatched::Failed(failure) => match Box::pin(checked.failed(failure)).await {
                 Ok(granted) => Ok(Attempt::Moved(granted)),
                 Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
             },
@@ -394,9 +400,9 @@ impl Sending<'_> {
                 std::mem::replace(&mut self.body, Bytes::new().into())
             }
         };
-        let request = forward::request(self.parts, self.headers, link, rank, body);
-        let Some(request) = request else {
-            return Dispatched::Failed(Failure::Unreachable);
+        let sent = match forward::request(self.parts, self.headers, link, rank, body) {
+            Some(request) => self.upstream.send(link, request),
+            None => return Dispatched::Failed(Failure::Unreachable),
         };
         checked.dispatching();
         let patience = link.first_token_timeout;
@@ -404,7 +410,7 @@ impl Sending<'_> {
         let first_byte =
             if self.streams { self.until.min(Instant::now() + patience) } else { self.until };
         let mut gone = Gone::of(&self.gateway.shell, worker.id, self.streams);
-        let response = match gone.or_late(first_byte, self.upstream.send(link, request)).await {
+        let response = match gone.or_late(first_byte, sent).await {
             Ok(Ok(response)) => response,
             Err(Late::Slow) => return Dispatched::TimedOut,
             Err(Late::Gone) => return Dispatched::Failed(Failure::Broken),

@@ -123,7 +123,8 @@ pub(super) async fn handle(
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
             return response;
         }
-        return proxy::handle(gateway, upstream, pace, caller, endpoint, request).await;
+        // Out of line: its state is some KiB, which would be moved about with the request and kept by each connection.
+        return Box::pin(proxy::handle(gateway, upstream, pace, caller, endpoint, request)).await;
     }
     let get = method == Method::GET || method == Method::HEAD;
     match path {

@@ -44,6 +44,16 @@ const KNOWN: [&str; 10] = [
     "x-homing-instance",
 ];
 
+/// Those that the session finder reads, and what names nothing.
+const SESSIONS: [&str; 6] = [
+    "x-homing-session-id",
+    "x-homing-parent-session-id",
+    "x-homing-instance",
+    "x-dynamo-session-id",
+    "x-dynamo-session-affinity-id",
+    "x-dynamo-parent-session-id",
+];
+
 /// Twins of targets that a later version brings: ignoring them would send a request where it must not go.
 const UNBUILT_TWINS: [&str; 2] = ["x-dynamo-prefill-instance-id", "x-dynamo-prefill-dp-rank"];
 
@@ -75,6 +85,26 @@ pub(super) struct Steering {
     pub(super) priority: i32,
 }
 
+/// Whether any header is of those that steer: of most requests none is, and one look at each tells.
+///
+/// # Errors
+/// Where one is ours that nobody reads.
+fn says_any(headers: &HeaderMap) -> Result<bool, Error> {
+    let mut any = false;
+    for name in headers.keys().map(HeaderName::as_str) {
+        let ours = name.starts_with("x-homing-");
+        if !ours && !name.starts_with("x-dynamo-") {
+            continue;
+        }
+        if ours && !KNOWN.contains(&name) || UNBUILT_TWINS.contains(&name) {
+            let name = short(name);
+            return Err(invalid(format!("the header {name} is not supported by this version")));
+        }
+        any |= !SESSIONS.contains(&name);
+    }
+    Ok(any)
+}
+
 impl Steering {
     /// Reads the headers.
     ///
@@ -82,12 +112,8 @@ impl Steering {
     /// 400 `invalid_request` where one can't be read, contradicts another, or is none that this version
     /// knows.
     pub(super) fn parse(headers: &HeaderMap) -> Result<Self, Error> {
-        for name in headers.keys().map(HeaderName::as_str) {
-            let ours = name.starts_with("x-homing-") && !KNOWN.contains(&name);
-            if ours || UNBUILT_TWINS.contains(&name) {
-                let name = short(name);
-                return Err(invalid(format!("the header {name} is not supported by this version")));
-            }
+        if !says_any(headers)? {
+            return Ok(Self::default());
         }
         let worker = one(headers, &WORKER, "the name of a worker", |v| Some(v.to_owned()))?;
         let rank = one(headers, &RANK, "a number from 0 to 65535", rank)?;

@@ -78,28 +78,27 @@ impl Upstream {
     ///
     /// # Errors
     /// The failure, and its text for the log.
-    pub async fn send(
+    pub fn send(
         &self,
         link: &Link,
         mut request: Request<Outgoing>,
-    ) -> Result<Response<Incoming>, (Failure, String)> {
+    ) -> impl Future<Output = Result<Response<Incoming>, (Failure, String)>> + Send + use<> {
         let now = link.now.load_full();
         now.authorize(request.headers_mut());
-        let answer = {
-            let mut pools = self.pools.lock();
-            match pools.get(&now.wire.number) {
-                Some(pool) => pool.client.request(request),
-                None => {
-                    pools.retain(|_, pool| pool.of.strong_count() > 0);
-                    let client = self.client(&now.wire);
-                    let answer = client.request(request);
-                    let of = Arc::downgrade(&now.wire);
-                    pools.insert(now.wire.number, Pool { of, client });
-                    answer
-                }
+        let mut pools = self.pools.lock();
+        let answer = match pools.get(&now.wire.number) {
+            Some(pool) => pool.client.request(request),
+            None => {
+                pools.retain(|_, pool| pool.of.strong_count() > 0);
+                let client = self.client(&now.wire);
+                let answer = client.request(request);
+                let of = Arc::downgrade(&now.wire);
+                pools.insert(now.wire.number, Pool { of, client });
+                answer
             }
         };
-        answer.await.map_err(|e| (failure(&e), describe(&e)))
+        // Small: the request itself is not a part of what is waited for.
+        async move { answer.await.map_err(|e| (failure(&e), describe(&e))) }
     }
 
     fn client(&self, wire: &Wire) -> Client<Connector, Outgoing> {

@@ -38,6 +38,23 @@ pub(super) struct Router {
     pub(super) untokenized: f64,
     /// `homing_index_dropped_blocks_total`.
     pub(super) dropped: f64,
+    /// Discoveries that can't say who is there, and why.
+    pub(super) frozen: Vec<String>,
+    /// What it shares with others, where it shares something.
+    pub(super) shared: Option<Shared>,
+}
+
+/// What a router says of what it shares with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Shared {
+    /// `homing_replication_up`.
+    pub(super) up: bool,
+    /// `homing_replication_in_step`.
+    pub(super) in_step: bool,
+    /// `homing_replication_updates_total{outcome="other_secret"}`.
+    pub(super) other_secret: f64,
+    /// `homing_replication_claims_total{outcome="unreachable"}`.
+    pub(super) unreachable: f64,
 }
 
 /// A worker as the router sees it.

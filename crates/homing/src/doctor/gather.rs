@@ -3,7 +3,7 @@
 //!
 //! TensorRT-LLM's events are never asked for: who asks takes them away from the router.
 
-use super::facts::{Engine, Events, Facts, Routed, Router, TurnedOff, Written};
+use super::facts::{Engine, Events, Facts, Routed, Router, Shared, TurnedOff, Written};
 use super::tokens::Tokenizers;
 use crate::explain::admin::token;
 use bytes::Bytes;
@@ -155,19 +155,7 @@ async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
         }
     };
     workers.sort_by(|a, b| a.id.cmp(&b.id));
-    if let Ok((503, body)) = ask.get("/ready").await {
-        #[derive(Deserialize)]
-        struct Why {
-            error: Message,
-        }
-        #[derive(Deserialize)]
-        struct Message {
-            message: String,
-        }
-        let why = serde_json::from_slice::<Why>(&body);
-        router.unready =
-            Some(why.map_or_else(|_| "it doesn't say why".to_owned(), |w| w.error.message));
-    }
+    readiness(ask, &mut router).await;
     let text = match ask.get("/metrics").await {
         Ok((200, body)) => String::from_utf8_lossy(&body).into_owned(),
         _ => String::new(),
@@ -175,6 +163,7 @@ async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
     let metrics = Exposition::parse(&text);
     router.untokenized = metrics.sum("homing_prompts_untokenized_total").unwrap_or(0.0);
     router.dropped = metrics.sum("homing_index_dropped_blocks_total").unwrap_or(0.0);
+    router.shared = shared(&metrics);
     let of = |worker: &str, name: &str, also: Option<(&str, &str)>| -> f64 {
         let is = |label: (&str, &str), s: &homing_wire::engine::metrics::Sample<'_>| {
             s.label(label.0).as_deref() == Some(label.1)
@@ -205,6 +194,39 @@ async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
     });
     let workers = workers.collect();
     (router, workers)
+}
+
+async fn readiness(ask: &Ask, router: &mut Router) {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Said {
+        error: Message,
+        frozen: Vec<String>,
+    }
+    #[derive(Default, Deserialize)]
+    struct Message {
+        message: String,
+    }
+    let Ok((status, body)) = ask.get("/ready").await else { return };
+    let said: Said = serde_json::from_slice(&body).unwrap_or_default();
+    router.frozen = said.frozen;
+    let why = Some(said.error.message).filter(|why| !why.is_empty());
+    router.unready =
+        (status == 503).then(|| why.unwrap_or_else(|| "it doesn't say why".to_owned()));
+}
+
+/// What a router shares; `None` where it shares nothing.
+fn shared(metrics: &Exposition<'_>) -> Option<Shared> {
+    let of = |name: &str, outcome: &str| -> f64 {
+        let samples = metrics.samples(name);
+        samples.filter(|s| s.label("outcome").as_deref() == Some(outcome)).map(|s| s.value).sum()
+    };
+    Some(Shared {
+        up: metrics.sum("homing_replication_up")? > 0.0,
+        in_step: metrics.sum("homing_replication_in_step")? > 0.0,
+        other_secret: of("homing_replication_updates_total", "other_secret"),
+        unreachable: of("homing_replication_claims_total", "unreachable"),
+    })
 }
 
 /// Everything that an engine says.

@@ -5,6 +5,7 @@ mod engine;
 mod events;
 mod prompts;
 mod router;
+mod shared;
 
 use super::facts::Facts;
 use super::finding::{Finding, sort};
@@ -35,7 +36,7 @@ fn leave_causes(findings: &mut Vec<Finding>) {
 /// Everything that is to be said, worst first.
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
-        router::QUESTIONS.iter().filter_map(|ask| ask(facts)).collect();
+        router::QUESTIONS.iter().chain(&shared::QUESTIONS).filter_map(|ask| ask(facts)).collect();
     for engine in &facts.engines {
         findings.extend(engine::judge(engine));
         findings.extend(prompts::engine(engine));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::doctor::facts::{
-    Engine, Events, Model, Routed, Router, Tokenizer, Tokens, TurnedOff, Written,
+    Engine, Events, Model, Routed, Router, Shared, Tokenizer, Tokens, TurnedOff, Written,
 };
 use crate::doctor::finding::Severity::{self, Broken, Missing, Note};
 use crate::doctor::finding::is_wrong;
@@ -114,6 +114,34 @@ fn a_router_that_is_not_there_or_not_ready() {
     let mut facts = well();
     facts.router.as_mut().unwrap().dropped = 3.0;
     is(&facts, Missing, "index_memory", "raise `index.memory`");
+}
+
+#[test]
+fn what_a_router_shares_with_others() {
+    let well_shared = Shared { up: true, in_step: true, ..Shared::default() };
+    let with = |shared: Shared| {
+        let mut facts = well();
+        facts.router.as_mut().unwrap().shared = Some(shared);
+        facts
+    };
+    assert_eq!(judge(&with(well_shared)), []);
+    is(&with(Shared::default()), Broken, "replication_down", "`urls` of [replication]");
+    is(
+        &with(Shared { in_step: false, ..well_shared }),
+        Note,
+        "replication_out_of_step",
+        "by itself",
+    );
+    let other = Shared { other_secret: 3.0, ..well_shared };
+    is(&with(other), Broken, "replication_other_secret", "affinity.key_file");
+    let unanswered = Shared { unreachable: 2.0, ..well_shared };
+    is(&with(unanswered), Note, "replication_claims_unanswered", "quorum");
+    let mut facts = well();
+    facts.router.as_mut().unwrap().frozen = vec!["etcd at x can't be reached: refused".into()];
+    is(&facts, Broken, "discovery_frozen", "[discovery]");
+    facts.router.as_mut().unwrap().unreachable = Some("Refused".into());
+    facts.engines.clear();
+    is(&facts, Broken, "router_unreachable", "--admin URL");
 }
 
 #[test]

@@ -7,11 +7,11 @@ use crate::doctor::finding::{Finding, Severity};
 pub(super) const QUESTIONS: [fn(&Facts) -> Option<Finding>; 7] =
     [unreachable, unready, without_workers, index_memory, untokenized, index_off, verify_off];
 
-fn reached(facts: &Facts) -> Option<&Router> {
+pub(super) fn reached(facts: &Facts) -> Option<&Router> {
     facts.router.as_ref().filter(|router| router.unreachable.is_none())
 }
 
-fn finding(severity: Severity, code: &'static str, what: String) -> Finding {
+pub(super) fn finding(severity: Severity, code: &'static str, what: String) -> Finding {
     let about = "router".to_owned();
     Finding { severity, code, about, what, why: "", mend: String::new() }
 }

@@ -4,6 +4,9 @@
 //! for a copy, not for a system call, and a reader that stalls, or has gone, stalls no stream. What finds
 //! no room is dropped, and counted.
 
+mod access;
+
+use access::AccessLines;
 use homing_runtime::settings::LogFormat;
 use std::io::{self, IsTerminal, Write, stderr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Format, JsonFields};
 
 /// What may wait for the writer, in bytes: some ten thousand lines.
 const BUFFER: usize = 4 << 20;
@@ -143,8 +147,14 @@ pub(crate) fn start(format: LogFormat, default: &str) -> Logging {
         .log_internal_errors(false);
     // A second start keeps the first.
     let _ = match format {
-        LogFormat::Text => log.with_ansi(stderr().is_terminal()).try_init(),
-        LogFormat::Json => log.json().try_init(),
+        LogFormat::Text => {
+            let lines = AccessLines::beside(Format::default(), false);
+            log.with_ansi(stderr().is_terminal()).event_format(lines).try_init()
+        }
+        LogFormat::Json => {
+            let lines = AccessLines::beside(Format::default().json(), true);
+            log.with_ansi(false).fmt_fields(JsonFields::new()).event_format(lines).try_init()
+        }
     };
     logging
 }
