@@ -15,13 +15,13 @@ def free_port():
 
 
 class Etcd:
-    """It can be stopped and started again at the same place, with what it knows."""
+    """It can be stopped and started again at the same place, with what it knows. With an `Authority` it speaks TLS."""
 
-    def __init__(self):
+    def __init__(self, tls=None):
         self._dir = tempfile.TemporaryDirectory(prefix="homing-etcd-")
         self.port, self._peers = free_port(), free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.proc = None
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        self.proc, self._tls = None, tls
         self.user = None
         self.start()
 
@@ -33,7 +33,8 @@ class Etcd:
                 ["etcd", "--data-dir", os.path.join(self._dir.name, "data"), "--logger", "zap",
                  "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
                  "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
-                 "--initial-cluster", f"default={peers}"],
+                 "--initial-cluster", f"default={peers}",
+                 *(["--cert-file", self._tls.cert, "--key-file", self._tls.key] if self._tls else [])],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, preexec_fn=_die_with_parent)
         eventually(lambda: self._ctl("get", "nothing").returncode == 0, "etcd answers")
 
@@ -44,7 +45,8 @@ class Etcd:
 
     def _ctl(self, *args):
         user = ["--user", self.user] if self.user else []
-        return subprocess.run(["etcdctl", "--endpoints", self.url, *user, *args], capture_output=True, text=True,
+        ca = ["--cacert", self._tls.ca] if self._tls else []
+        return subprocess.run(["etcdctl", "--endpoints", self.url, *ca, *user, *args], capture_output=True, text=True,
                               env=os.environ | {"ETCDCTL_API": "3"}, timeout=30)
 
     def ctl(self, *args):

@@ -19,10 +19,10 @@ def free_port():
 class Nats:
     """It can be killed and started again at the same place, with what JetStream keeps."""
 
-    def __init__(self):
+    def __init__(self, *flags):
         self._dir = tempfile.TemporaryDirectory(prefix="homing-nats-")
-        self.port, self._monitor = free_port(), free_port()
-        self.url = f"nats://127.0.0.1:{self.port}"
+        self.port, self._monitor, self._flags = free_port(), free_port(), flags
+        self.url = f"{'tls' if '--tls' in flags else 'nats'}://127.0.0.1:{self.port}"
         self.start()
 
     def start(self):
@@ -30,7 +30,7 @@ class Nats:
         with open(os.path.join(self._dir.name, "log"), "ab") as log:
             self.proc = subprocess.Popen(
                 ["nats-server", "-a", "127.0.0.1", "-p", str(self.port), "-m", str(self._monitor), "-js", "-sd",
-                 os.path.join(self._dir.name, "data")],
+                 os.path.join(self._dir.name, "data"), *self._flags],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, preexec_fn=_die_with_parent)
         eventually(lambda: answers(self._monitor, "/healthz"), "nats-server answers")
 
