@@ -323,7 +323,7 @@ def _mock_at(port):
     class At(Server):
         def __init__(self):
             super().__init__("mock", "--listen", f"127.0.0.1:{port}", "--model", MODEL, "--speedup", "200")
-            self.address("listening on")
+            self.port, self.url = self.address("listening on"), f"http://127.0.0.1:{port}"
     return At()
 
 
