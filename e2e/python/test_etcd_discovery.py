@@ -173,6 +173,38 @@ def test_bad_registrations_are_refused_and_counted():
         assert turn(router, "s") == f"127.0.0.1:{mock.port}"
 
 
+def test_an_id_that_another_source_claims_for_another_url_stays_whose_it_is():
+    said = "a worker's id is claimed for another URL"
+    with Etcd() as etcd, Mock() as mine, Mock() as thief, Serve([mine], extra=settings(etcd.url)) as router:
+        refused = lambda: router.metric("homing_registrations_refused_total")
+        url = lambda: router.workers()[0]["url"].rstrip("/")
+        assert turn(router, "s") == "w0" and url() == mine.url
+        key = "/homing/default/workers/w0"
+        etcd.ctl("put", key, json.dumps({"id": "w0", "url": thief.url}))
+        eventually(lambda: refused() == 1, "the one in etcd is counted")
+        # A side-car says it again and again.
+        for _ in range(3):
+            status, _, answer = call(router.admin, "POST", "/admin/workers?ttl=15s", {"id": "w0", "url": thief.url})
+            assert status == 409 and json.loads(answer)["error"]["code"] == "worker_exists", answer
+        assert refused() == 2 and router.stderr().count(said) == 2, router.log()
+        assert turn(router, "s") == "w0" and len(router.workers()) == 1 and url() == mine.url
+        assert router.metric("homing_affinity_bindings") == 1
+        # The same place is the same worker; when etcd lets go of it, the configuration still has it.
+        etcd.ctl("del", key)
+        etcd.ctl("put", "/homing/default/workers/other", json.dumps({"id": "other", "url": thief.url}))
+        ready(router, 2)
+        etcd.ctl("put", key, json.dumps({"id": "w0", "url": mine.url}))
+        etcd.ctl("del", key)
+        etcd.ctl("del", "/homing/default/workers/other")
+        eventually(lambda: len(router.workers()) == 1, "all of that is taken in")
+        assert turn(router, "s") == "w0" and refused() == 2
+        # An operator's word counts, and the one before is back after it.
+        status, _, _ = call(router.admin, "POST", "/admin/workers?ttl=1s&replace=true", {"id": "w0", "url": thief.url})
+        assert status == 201
+        eventually(lambda: url() == thief.url, "it is replaced")
+        eventually(lambda: url() == mine.url, "its time is over")
+
+
 def test_an_etcd_that_is_not_there_yet_is_waited_for():
     port = free_port()
     with Serve([], extra=settings(f"http://127.0.0.1:{port}"), ready=False) as router:

@@ -251,9 +251,13 @@ impl Server {
             life.spawn(fleet.clone().follow(changes));
         }
         let refused: Vec<_> = discoveries.iter().map(|one| one.refused.clone()).collect();
-        let refused = move || refused.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         // Not held: the fleet has the shell, which has the metrics.
         let watched = Arc::downgrade(&fleet);
+        let claimed = watched.clone();
+        let refused = move || {
+            let theirs = refused.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
+            theirs + claimed.upgrade().map_or(0, |fleet| fleet.refused())
+        };
         let frozen = move || {
             watched.upgrade().map_or(0, |fleet| fleet.frozen().len().try_into().unwrap_or(u64::MAX))
         };

@@ -30,7 +30,9 @@ fn shown(change: &Change) -> String {
                 workers.iter().map(|w| format!("{}#{}", w.id, w.generation)).collect();
             format!("={}", all.join(","))
         }
-        Change::Upsert(worker) => format!("+{}#{}", worker.id, worker.generation),
+        Change::Upsert(worker) | Change::Replace(worker) => {
+            format!("+{}#{}", worker.id, worker.generation)
+        }
         Change::Remove(id) => format!("-{id}"),
         Change::Frozen(why) => format!("!{}", why.as_deref().unwrap_or("")),
     }

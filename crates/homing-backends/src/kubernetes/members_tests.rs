@@ -40,7 +40,9 @@ fn seats(endpoints: Value) -> Vec<Seat> {
 
 fn words(changes: &[Change]) -> Vec<String> {
     let word = |change: &Change| match change {
-        Change::Upsert(worker) => format!("+{}@{}", worker.id, worker.url),
+        Change::Upsert(worker) | Change::Replace(worker) => {
+            format!("+{}@{}", worker.id, worker.url)
+        }
         Change::Remove(id) => format!("-{id}"),
         other => panic!("{other:?}"),
     };

@@ -56,7 +56,7 @@ impl Fleet {
                         self.workers.retain(|id, _| ids.contains(id));
                         workers.into_iter().for_each(|worker| self.take(worker));
                     }
-                    Change::Upsert(worker) => self.take(worker),
+                    Change::Upsert(worker) | Change::Replace(worker) => self.take(worker),
                     Change::Remove(id) => {
                         self.workers.remove(&id);
                         self.departed.push(id);

@@ -45,7 +45,9 @@ impl Router {
                         self.frozen = None;
                         self.resets += 1;
                     }
-                    Change::Upsert(worker) => drop(self.workers.insert(worker.id.clone(), worker)),
+                    Change::Upsert(worker) | Change::Replace(worker) => {
+                        drop(self.workers.insert(worker.id.clone(), worker));
+                    }
                     Change::Remove(id) => assert!(self.workers.remove(&id).is_some(), "{id}"),
                     Change::Frozen(why) => {
                         assert!(self.frozen.is_none(), "an outage is said once");

@@ -41,12 +41,13 @@ pub(super) async fn register(
     };
     let (id, taken) = (worker.id.clone(), admin.shell.core().worker_named(&worker.id).is_some());
     let replace = how.replace == Some(true);
-    match admin.registered.register(worker, ttl, replace, taken) {
+    match admin.registered.register(worker.clone(), ttl, replace, taken) {
         Ok(Registration::Renewed) => Json(json!({"id": id, "renewed": true})).into_response(),
         Ok(Registration::New | Registration::Replaced) => {
             (StatusCode::CREATED, Json(json!({ "id": id }))).into_response()
         }
         Err(error @ RegisterError::InUse) => {
+            admin.fleet.refuse_taken(&worker, admin.registered.is_news(&worker));
             problem(StatusCode::CONFLICT, "worker_exists", &error.to_string())
         }
         Err(error @ RegisterError::Busy) => {

@@ -14,6 +14,8 @@ pub enum Change {
     Reset(Vec<Worker>),
     /// One is new, or registered anew.
     Upsert(Worker),
+    /// The same, in the place of whoever has its id: an operator says so.
+    Replace(Worker),
     /// One is gone.
     Remove(String),
     /// Whether it can be followed: `Some`, once, from when it can't, with the reason. What it has said stands until

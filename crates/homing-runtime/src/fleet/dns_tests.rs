@@ -28,7 +28,9 @@ impl World {
         let mut told = Vec::new();
         while let Ok(change) = self.changes.try_recv() {
             told.push(match change {
-                Change::Upsert(worker) => format!("+{} {}", worker.id, worker.url),
+                Change::Upsert(worker) | Change::Replace(worker) => {
+                    format!("+{} {}", worker.id, worker.url)
+                }
                 Change::Remove(id) => format!("-{id}"),
                 Change::Reset(_) => panic!("others' workers are not its own"),
                 Change::Frozen(why) => panic!("it says so by its answers: {why:?}"),

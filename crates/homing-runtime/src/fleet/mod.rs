@@ -1,5 +1,6 @@
 //! The workers as tasks: each is probed for as long as it is registered, and asked what it serves.
 //!
+//! * `claims`: whose an id is, where several discoveries name it;
 //! * [`discovery`]: the port through which workers come and go; [`dns`]: those behind a name; [`mod@file`]: those of a file;
 //! * `tend`: one worker's task;
 //! * [`sources`]: where its events are;
@@ -8,6 +9,7 @@
 //! * [`ranks`]: how many data-parallel ranks it has;
 //! * [`verify`]: whether its engine sees prompts as we do.
 
+mod claims;
 pub mod discovery;
 pub mod dns;
 pub mod entry;
@@ -27,13 +29,14 @@ use crate::settings::{IndexSource, Settings, Worker};
 use crate::shell::Shell;
 use crate::upstream::Upstream;
 use arc_swap::ArcSwap;
+use claims::{After, Claims, Source, Verdict};
 use discovery::{Change, Changes};
 use homing_core::fleet::{FleetChange, FleetError, Ranks, WorkerSpec};
 use homing_core::ids::Role;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tend::Tend;
 use tokio_util::sync::CancellationToken;
 use verify::Questions;
@@ -49,6 +52,9 @@ pub struct Fleet {
     life: Lifecycle,
     tended: Mutex<BTreeMap<String, CancellationToken>>,
     discoveries: AtomicUsize,
+    /// Taken before the others.
+    claims: Mutex<Claims>,
+    refused: AtomicU64,
     /// Those that can't be followed, by their numbers, and why.
     frozen: Mutex<BTreeMap<usize, String>>,
 }
@@ -97,7 +103,7 @@ impl Fleet {
         }
         // Probes take fresh connections: a kept one says nothing about the port.
         let upstream = Upstream::fresh();
-        let (tended, discoveries, frozen) = Default::default();
+        let (tended, discoveries, claims, refused, frozen) = Default::default();
         let settings = Arc::new(ArcSwap::new(settings));
         Arc::new(Self {
             shell,
@@ -108,6 +114,8 @@ impl Fleet {
             life,
             tended,
             discoveries,
+            claims,
+            refused,
             frozen,
         })
     }
@@ -119,40 +127,91 @@ impl Fleet {
 
     /// Follows a discovery until it ends or the last request has. There may be several, each with workers of its own.
     pub async fn follow(self: Arc<Self>, mut changes: Changes) {
-        let mut theirs: BTreeMap<String, Worker> = BTreeMap::new();
-        let mut frozen =
-            Frozen { fleet: &self, number: self.discoveries.fetch_add(1, Ordering::Relaxed) };
+        let number = self.discoveries.fetch_add(1, Ordering::Relaxed);
+        let mut frozen = Frozen { fleet: &self, number };
         let finished = self.life.finished().clone();
         while let Some(Some(change)) = finished.run_until_cancelled(changes.recv()).await {
             match change {
                 Change::Reset(workers) => {
                     frozen.say(None);
-                    let stays = |n: &String| workers.iter().any(|w| w.id == **n);
-                    let gone: Vec<String> = theirs.keys().filter(|n| !stays(n)).cloned().collect();
-                    for name in gone {
-                        theirs.remove(&name);
-                        self.remove(&name);
-                    }
-                    for worker in workers {
-                        // Who is said again, and is here, has not changed.
-                        let is_here = self.tended.lock().contains_key(&worker.id);
-                        if !is_here || theirs.get(&worker.id) != Some(&worker) {
-                            theirs.insert(worker.id.clone(), worker.clone());
-                            self.upsert(worker);
-                        }
-                    }
+                    self.reset(number, workers);
                 }
                 Change::Upsert(worker) => {
-                    theirs.insert(worker.id.clone(), worker.clone());
-                    self.upsert(worker);
+                    self.claim(&mut self.claims.lock(), number, worker, false);
                 }
-                Change::Remove(name) => {
-                    theirs.remove(&name);
-                    self.remove(&name);
+                Change::Replace(worker) => {
+                    self.claim(&mut self.claims.lock(), number, worker, true);
                 }
+                Change::Remove(name) => self.release(&mut self.claims.lock(), number, &name),
                 Change::Frozen(why) => frozen.say(why),
             }
         }
+    }
+
+    /// A discovery has these workers, and no others.
+    fn reset(self: &Arc<Self>, source: Source, workers: Vec<Worker>) {
+        let mut claims = self.claims.lock();
+        let stays = |n: &String| workers.iter().any(|w| w.id == **n);
+        let gone: Vec<String> = claims.named_by(source).filter(|n| !stays(n)).cloned().collect();
+        for name in gone {
+            self.release(&mut claims, source, &name);
+        }
+        for worker in workers {
+            // Who is said again, and is here, has not changed.
+            let is_here = self.tended.lock().contains_key(&worker.id);
+            if !is_here || claims.said(source, &worker.id) != Some(&worker) {
+                self.claim(&mut claims, source, worker, false);
+            }
+        }
+    }
+
+    /// A discovery names a worker: it is let in, unless its id is another's.
+    fn claim(self: &Arc<Self>, claims: &mut Claims, source: Source, worker: Worker, replace: bool) {
+        match claims.claim(source, &worker, replace) {
+            Verdict::Held => self.upsert(worker),
+            Verdict::Shared => {
+                tracing::debug!(worker = worker.id, "another discovery names the same worker");
+            }
+            Verdict::Stolen { url, news: true } => {
+                self.refuse(&worker.id, &url, &worker.url.to_string());
+            }
+            Verdict::Stolen { news: false, .. } => {}
+        }
+    }
+
+    fn release(self: &Arc<Self>, claims: &mut Claims, source: Source, name: &str) {
+        match claims.release(source, name) {
+            After::Same => {}
+            After::Nobody => {
+                self.depart(name);
+            }
+            After::Next(worker) => self.upsert(worker),
+        }
+    }
+
+    fn refuse(&self, id: &str, url: &str, claimed: &str) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            worker = id,
+            url,
+            claimed,
+            "a worker's id is claimed for another URL: refused; whoever is registered stays as he is"
+        );
+    }
+
+    /// Somebody asks for an id that is taken. Where it is a worker's at another URL that counts as refused; it is said if
+    /// it is `news`.
+    pub fn refuse_taken(&self, worker: &Worker, news: bool) {
+        let holder = self.claims.lock().holder(&worker.id).map(|holder| holder.url.clone());
+        if let Some(holder) = holder.filter(|holder| news && *holder != worker.url) {
+            self.refuse(&worker.id, &holder.to_string(), &worker.url.to_string());
+        }
+    }
+
+    /// How many claims of ids of others were refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Why the membership is as it was when some discovery could be followed last; empty while all can be.
@@ -206,8 +265,15 @@ impl Fleet {
         });
     }
 
-    /// Removes a worker: it has departed, its running streams finish. False if there is none.
+    /// Removes a worker, whichever discovery names it, until one says it again: it has departed, its running streams
+    /// finish. False if there is none.
     pub fn remove(&self, name: &str) -> bool {
+        let mut claims = self.claims.lock();
+        claims.forget(name);
+        self.depart(name)
+    }
+
+    fn depart(&self, name: &str) -> bool {
         if let Some(stop) = self.tended.lock().remove(name) {
             stop.cancel();
         }

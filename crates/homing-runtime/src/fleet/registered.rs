@@ -2,7 +2,7 @@
 //! that comes with a time-to-live is gone unless it is said again in time.
 
 use super::discovery::{Change, Changes};
-use crate::settings::Worker;
+use crate::settings::{Worker, WorkerUrl};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use tokio::time::Instant;
 
 /// Changes that wait to be taken up.
 const WAITING: usize = 256;
+/// Thieves of ids that are remembered, so that each is said once.
+const THIEVES_MAX: usize = 1024;
 /// How often it is looked whose time is over.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -49,6 +51,8 @@ struct Entry {
 pub struct Registered {
     changes: mpsc::Sender<Change>,
     known: Mutex<BTreeMap<String, Entry>>,
+    /// Ids that were somebody's, and for which URL they were asked for last.
+    thieves: Mutex<BTreeMap<String, WorkerUrl>>,
 }
 
 impl Registered {
@@ -56,7 +60,7 @@ impl Registered {
     #[must_use]
     pub fn new() -> (Arc<Self>, Changes) {
         let (changes, stream) = mpsc::channel(WAITING);
-        (Arc::new(Self { changes, known: Mutex::default() }), stream)
+        (Arc::new(Self { changes, known: Mutex::default(), thieves: Mutex::default() }), stream)
     }
 
     /// A worker registers, for `ttl` where it has one. `taken`: its id is that of a worker, of whichever discovery.
@@ -73,6 +77,8 @@ impl Registered {
         let until = ttl.map(|ttl| Instant::now() + ttl);
         let mut known = self.known.lock();
         let before = known.get_mut(&worker.id);
+        // It may be on its way to those who know what is taken.
+        let taken = taken || before.as_ref().is_some_and(|one| one.worker.url != worker.url);
         if let Some(before) = before
             && taken
             && before.worker == worker
@@ -85,9 +91,21 @@ impl Registered {
         if taken && !replace {
             return Err(RegisterError::InUse);
         }
-        self.changes.try_send(Change::Upsert(worker.clone())).map_err(|_| RegisterError::Busy)?;
+        let change = if replace { Change::Replace } else { Change::Upsert };
+        self.changes.try_send(change(worker.clone())).map_err(|_| RegisterError::Busy)?;
+        self.thieves.lock().remove(&worker.id);
         known.insert(worker.id.clone(), Entry { worker, until });
         Ok(if taken { Registration::Replaced } else { Registration::New })
+    }
+
+    /// Whether somebody who asked for another's id did so for the first time: each is to be said once, however often
+    /// a side-car repeats it.
+    pub fn is_news(&self, worker: &Worker) -> bool {
+        let mut thieves = self.thieves.lock();
+        if thieves.len() >= THIEVES_MAX && !thieves.contains_key(&worker.id) {
+            return false;
+        }
+        thieves.insert(worker.id.clone(), worker.url.clone()).as_ref() != Some(&worker.url)
     }
 
     /// A worker was removed by hand.
@@ -165,13 +183,20 @@ mod tests {
             registered.register(worker("s", 2), None, true, true),
             Ok(Registration::Replaced)
         );
-        assert!(matches!(changes.try_recv(), Ok(Change::Upsert(_))));
+        assert!(matches!(changes.try_recv(), Ok(Change::Replace(_))));
         // Of another place it is another worker, though the name and the time fit.
         assert_eq!(registered.register(worker("a", 1), TTL, false, false), Ok(Registration::New));
         assert_eq!(
             registered.register(worker("a", 2), TTL, false, true),
             Err(RegisterError::InUse)
         );
+        assert_eq!(
+            registered.register(worker("a", 2), TTL, false, false),
+            Err(RegisterError::InUse),
+            "the first one is on its way to where it is seen"
+        );
+        let news = |port| registered.is_news(&worker("a", port));
+        assert_eq!([news(2), news(2), news(3), news(3)], [true, false, true, false]);
         assert_eq!(
             registered.register(worker("a", 2), TTL, true, true),
             Ok(Registration::Replaced)
