@@ -120,7 +120,8 @@ impl World<'_> {
             };
             admission = router.core.retry(now, checked, failure).0;
         }
-        self.set_timer(at);
+        self.set_timer(now, at);
+        self.touched(now, at);
     }
 
     /// Whoever may try again does.
@@ -150,6 +151,8 @@ impl World<'_> {
                 flight.state = State::Running(live);
                 (flight.first, flight.cached) = (Some(now), cached);
                 self.outcome.ttft_us.add(micros(now.since(flight.arrived)));
+                let router = flight.router;
+                self.touched(now, router);
             }
             other => flight.state = other,
         }
@@ -171,7 +174,9 @@ impl World<'_> {
             let more = u64::from(request.output_tokens - 1);
             self.outcome.tpot_ns.add(micros(now.since(first)) * 1000 / more);
         }
+        let router = flight.router;
         self.outcome.answered += 1;
+        self.touched(now, router);
         self.over(now, number);
     }
 

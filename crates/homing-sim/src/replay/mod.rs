@@ -9,6 +9,7 @@
 //! * `router`: one core, and what it knows of the fleet;
 //! * [`baselines`]: what others do, to compare with;
 //! * `kv`: what engines publish;
+//! * `share`: what routers tell each other;
 //! * [`outcome`]: what came of it;
 //! * [`bounds`]: what no router can exceed.
 //!
@@ -22,6 +23,7 @@ pub mod world;
 mod flight;
 mod kv;
 mod router;
+mod share;
 
 use crate::engine::EngineConfig;
 use homing_core::settings::{CoreSettings, Mode};
@@ -29,6 +31,7 @@ use std::time::Duration;
 
 pub use baselines::Baseline;
 pub use outcome::{Outcome, Quantiles, Sample};
+pub use share::Sharing;
 pub use world::run;
 
 /// A worker that is away for a while.
@@ -49,8 +52,10 @@ pub struct Config {
     pub workers: usize,
     /// Each of them; in blocks of the trace's size, whatever this says.
     pub engine: EngineConfig,
-    /// Routers that don't know of each other; requests go to them in turn. At least one.
+    /// Routers; requests go to them in turn. At least one.
     pub replicas: usize,
+    /// What they tell each other.
+    pub sharing: Sharing,
     /// Each of them.
     pub core: CoreSettings,
     /// A policy that takes the place of theirs.

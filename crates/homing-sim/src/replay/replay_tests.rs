@@ -47,6 +47,7 @@ fn config(policy: PolicyKind, blocks: u32) -> Config {
         workers: 4,
         engine,
         replicas: 1,
+        sharing: Sharing::default(),
         core: CoreSettings { policy, ..CoreSettings::default() },
         affinity: Some(Mode::Hard),
         rate_scale: 1.0,
@@ -165,6 +166,46 @@ fn all_workers_away_refuse_what_comes_meanwhile() {
     let outages = (0..4).map(|worker| Outage { worker, from, until }).collect();
     let it = play(&trace, &Config { outages, ..config(PolicyKind::Kv, 20_000) });
     assert!(it.refused > 0 && it.answered > it.refused);
+}
+
+#[test]
+fn routers_that_share_send_sessions_home_whichever_router_a_turn_comes_to() {
+    let trace = generated();
+    // Blind to caches: what takes a turn home is its binding alone.
+    let one = Config { index: false, ..config(PolicyKind::RoundRobin, 20_000) };
+    let with = |word, delay| {
+        let sharing = Sharing::from_word(word, delay).expect("a word");
+        assert_eq!(sharing.word(), word);
+        play(&trace, &Config { replicas: 4, sharing, ..one.clone() })
+    };
+    let soon = Duration::from_millis(1);
+    let (alone, none, shared) = (play(&trace, &one), with("none", soon), with("bindings", soon));
+    assert!(none.hit_rate() < alone.hit_rate() - 0.02, "{} {}", none.hit_rate(), alone.hit_rate());
+    assert!(shared.hit_rate() > alone.hit_rate() - 0.002, "{}", shared.hit_rate());
+    assert_eq!(shared, with("bindings", soon), "the same seed, the same outcome");
+    let late = with("bindings", Duration::from_secs(3600));
+    assert!(late.hit_rate() < shared.hit_rate() - 0.02, "what comes too late helps nobody");
+}
+
+#[test]
+fn routers_that_share_their_load_keep_the_fleet_level() {
+    let trace = generated();
+    let one = Config {
+        affinity: None,
+        rate_scale: 30.0,
+        index: false,
+        ..config(PolicyKind::LeastLoaded, 20_000)
+    };
+    let with = |word| {
+        let sharing = Sharing::from_word(word, Duration::ZERO).expect("a word");
+        play(&trace, &Config { replicas: 8, sharing, ..one.clone() })
+    };
+    let (alone, none, load) = (play(&trace, &one), with("none"), with("load"));
+    let ttft = |it: &Outcome| it.ttft_us.mean();
+    assert!(ttft(&alone) < ttft(&none), "{} {}", ttft(&alone), ttft(&none));
+    let regained = (ttft(&none) - ttft(&load)) / (ttft(&none) - ttft(&alone));
+    assert!(regained > 0.5, "{} {} {}", ttft(&alone), ttft(&load), ttft(&none));
+    assert_eq!(load, with("load"));
 }
 
 #[test]

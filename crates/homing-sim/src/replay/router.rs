@@ -31,7 +31,8 @@ impl Router {
         // Nobody asks for records of decisions here, and they take time.
         // And of engines in closed form tokens are told of in strides: a silence there is no stall.
         let vitals = VitalSettings { stalls: false, ..config.core.vitals };
-        let settings = CoreSettings { records: false, vitals, ..config.core.clone() };
+        let mut settings = CoreSettings { records: false, vitals, ..config.core.clone() };
+        settings.affinity.shared = config.sharing.bindings && config.replicas > 1;
         let core = match config.baseline {
             None => SelectionCore::new(settings, seed),
             Some(it) => SelectionCore::with_policy(settings, seed, move || it.policy()),

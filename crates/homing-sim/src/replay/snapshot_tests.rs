@@ -40,6 +40,7 @@ fn figures(trace: &Trace, policy: PolicyKind, blocks: u32, rate: f64, mode: Opti
         workers: 8,
         engine,
         replicas: 1,
+        sharing: Sharing::default(),
         core,
         baseline: None,
         affinity: mode,

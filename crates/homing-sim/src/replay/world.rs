@@ -4,6 +4,7 @@
 use super::flight::{Flight, State};
 use super::outcome::{Outcome, SAMPLES, Sample};
 use super::router::Router;
+use super::share::{Message, Teller};
 use super::{Config, ReplayError, kv};
 use crate::engine::fast::{FastEngine, FastMetrics, FastOutput};
 use crate::trace::Trace;
@@ -53,6 +54,10 @@ pub(super) enum Due {
     /// The failure of a worker is noticed, if it is the same still.
     Probed(usize, u32),
     Returns(usize),
+    /// A router tells the others what there is to tell,
+    Tell(usize),
+    /// and a message of it arrives.
+    Told(u64),
     Sample,
 }
 
@@ -66,6 +71,9 @@ pub(super) struct World<'a> {
     /// When each engine was last promised to be called.
     promised: Vec<Option<Time>>,
     pub(super) routers: Vec<Router>,
+    pub(super) tellers: Vec<Teller>,
+    /// The next one's number, and those on their way.
+    pub(super) messages: (u64, BTreeMap<u64, Message>),
     pub(super) flights: Vec<Option<Flight>>,
     pub(super) waiting: BTreeMap<(usize, TicketId), u32>,
     /// By request: the first that waits for its end, and the next that waits for the same.
@@ -101,6 +109,8 @@ impl<'a> World<'a> {
             next_life: workers as u32,
             promised: vec![None; workers],
             routers: routers?,
+            tellers: (0..config.replicas).map(|_| Teller::default()).collect(),
+            messages: Default::default(),
             flights: trace.requests.iter().map(|_| None).collect(),
             waiting: BTreeMap::new(),
             followers: vec![[None; 2]; trace.requests.len()],
@@ -164,9 +174,12 @@ impl<'a> World<'a> {
                     while router.core.poll_timeout().is_some_and(|at| at <= now) {
                         router.core.handle_timeout(now);
                     }
-                    self.set_timer(at);
+                    self.set_timer(now, at);
+                    self.touched(now, at);
                 }
             }
+            Due::Tell(at) => self.tell(now, at),
+            Due::Told(number) => self.told(now, number),
             Due::Fails(worker) => self.fail(now, worker),
             Due::Probed(worker, life) => {
                 if self.lives[worker].is_none() && self.next_life == life {
@@ -200,9 +213,10 @@ impl<'a> World<'a> {
                     self.first_token(at, request, cached_tokens);
                 }
                 FastOutput::Output { request, tokens } => {
-                    if let Some((core, live)) = self.live(request) {
+                    if let Some((router, live)) = self.live(request) {
                         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-                        core.progress(at, live, Step::Output(tokens));
+                        self.routers[router].core.progress(at, live, Step::Output(tokens));
+                        self.touched(at, router);
                     }
                 }
                 FastOutput::Done { request } => self.done(at, request),
@@ -233,10 +247,10 @@ impl<'a> World<'a> {
         }
     }
 
-    fn live(&self, request: u32) -> Option<(&homing_core::SelectionCore, &Live)> {
+    fn live(&self, request: u32) -> Option<(usize, &Live)> {
         let flight = self.flights[request as usize].as_ref()?;
         match &flight.state {
-            State::Running(live) => Some((&self.routers[flight.router].core, live)),
+            State::Running(live) => Some((flight.router, live)),
             _ => None,
         }
     }
@@ -259,6 +273,8 @@ impl<'a> World<'a> {
                 }
                 State::Running(live) => {
                     core.finish(now, live);
+                    let router = flight.router;
+                    self.touched(now, router);
                     self.outcome.broken += 1;
                     self.over(now, number);
                 }
@@ -267,9 +283,11 @@ impl<'a> World<'a> {
         }
     }
 
-    pub(super) fn set_timer(&mut self, at: usize) {
+    pub(super) fn set_timer(&mut self, now: Time, at: usize) {
         let router = &mut self.routers[at];
         let Some(due) = router.core.poll_timeout() else { return };
+        // What a core would have done long ago is due now: time doesn't go back.
+        let due = due.max(now);
         if router.timer.is_none_or(|set| due < set) {
             router.timer = Some(due);
             self.schedule(due, Due::Timer(at));

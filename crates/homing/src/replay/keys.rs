@@ -5,7 +5,7 @@ use homing_core::settings::{CoreSettings, Mode, PolicyKind};
 use homing_runtime::settings::{Override, Policy, Settings, Sources};
 use homing_runtime::shell::core_settings;
 use homing_sim::engine::{CacheConfig, EngineConfig};
-use homing_sim::replay::{Baseline, Config, Outage};
+use homing_sim::replay::{Baseline, Config, Outage, Sharing};
 use homing_sim::trace;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -62,9 +62,15 @@ pub(super) struct Keys {
     /// Times the fleet's mean of active requests above which one is, if well beyond it; 0: never [default: 0]
     #[arg(long, value_name = "F")]
     overload_factor: Option<f64>,
-    /// Routers that don't know of each other; requests go to them in turn [default: 1]
+    /// Routers; requests go to them in turn [default: 1]
     #[arg(long, value_name = "N")]
     replicas: Option<usize>,
+    /// What routers tell each other, as they do over NATS: none, load, bindings or all [default: none]
+    #[arg(long, value_name = "WHAT")]
+    sharing: Option<String>,
+    /// How long it takes to the others, beside the 10 ms in which it gathers [default: 1ms]
+    #[arg(long, value_name = "DURATION")]
+    sharing_delay: Option<String>,
     /// Which policies hear the engines' KV events: all, or none; auto: those that weigh caches [default: auto]
     #[arg(long, value_name = "WHO")]
     events: Option<String>,
@@ -180,6 +186,14 @@ impl Keys {
         if !(1..=MAX_REPLICAS).contains(&replicas) {
             return Err(usage("--replicas must be 1 to 64"));
         }
+        let delay = duration("--sharing-delay", it.sharing_delay.as_deref(), "1ms")?;
+        let word = it.sharing.as_deref().unwrap_or("none");
+        let sharing = Sharing::from_word(word, delay).ok_or_else(|| {
+            usage(&format!("--sharing {word:?} is not one of {}", Sharing::WORDS.join(", ")))
+        })?;
+        if sharing.word() != "none" && replicas < 2 {
+            return Err(usage("--sharing is about several routers: give --replicas with it"));
+        }
         let rate_scale = it.rate_scale.unwrap_or(1.0);
         if !(1e-3..=1e6).contains(&rate_scale) {
             return Err(usage("--rate-scale must be 0.001 to 1000000"));
@@ -223,6 +237,7 @@ impl Keys {
                 workers,
                 engine,
                 replicas,
+                sharing,
                 core,
                 baseline: None,
                 affinity,
@@ -324,6 +339,8 @@ impl Keys {
                 .or(plan.overload_active_requests),
             overload_factor: self.overload_factor.or(plan.overload_factor),
             replicas: self.replicas.or(plan.replicas),
+            sharing: self.sharing.or(plan.sharing),
+            sharing_delay: self.sharing_delay.or(plan.sharing_delay),
             events: self.events.or(plan.events),
             event_delay: self.event_delay.or(plan.event_delay),
             fail: list(self.fail, plan.fail),
@@ -385,12 +402,13 @@ mod tests {
 
     #[test]
     fn flags_come_before_a_plan_and_a_plan_before_defaults() {
-        let plan = "trace = \"t\"\nworkers = 3\nrate_scale = 2\npolicy = [\"random\"]\nfail = [\"w2@1s..2s\"]";
+        let plan = "trace = \"t\"\nreplicas = 2\nsharing = \"all\"\nworkers = 3\nrate_scale = 2\npolicy = [\"random\"]\nfail = [\"w2@1s..2s\"]";
         let plan: Keys = toml::from_str(plan).expect("right");
         let flags = Keys { workers: Some(5), ..Keys::default() };
         let it = flags.over(plan).settle(None).expect("right");
         let config = &it.config;
-        assert_eq!((config.workers, config.rate_scale, config.replicas), (5, 2.0, 1));
+        assert_eq!((config.workers, config.rate_scale, config.replicas), (5, 2.0, 2));
+        assert_eq!((config.sharing.word(), config.sharing.delay.as_millis()), ("all", 1));
         assert_eq!(it.policies.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["random"]);
         assert_eq!(config.outages.len(), 1);
         assert!(toml::from_str::<Keys>("wokers = 3").is_err(), "unknown keys are errors");
@@ -418,6 +436,8 @@ mod tests {
             Keys { block_size: Some(1), ..keys.clone() },
             Keys { blocks: Some(u32::MAX), ..keys.clone() },
             Keys { events: Some("some".into()), ..keys.clone() },
+            Keys { sharing: Some("much".into()), replicas: Some(2), ..keys.clone() },
+            Keys { sharing: Some("all".into()), ..keys.clone() },
             Keys { affinity: Some("firm".into()), ..keys },
         ] {
             assert!(matches!(bad.settle(None), Err(Failure::Usage(_))), "{bad:?}");
