@@ -12,8 +12,9 @@ fn bench(args: &[&str]) -> Option<io::Result<Output>> {
 #[test]
 fn json_is_one_object_with_the_figures_of_each_part_that_is_measured() {
     let all = [&["--quick", "--json"][..], &["--quick", "--json", "--only", "affinity"]];
-    for (args, wanted) in
-        all.into_iter().zip([&["affinity", "index", "select_us", "record_us"][..], &["affinity"]])
+    for (args, wanted) in all
+        .into_iter()
+        .zip([&["affinity", "index", "select_us", "record_us", "replication"][..], &["affinity"]])
     {
         let Some(out) = bench(args) else { return };
         let out = out.unwrap();
@@ -37,6 +38,18 @@ fn json_is_one_object_with_the_figures_of_each_part_that_is_measured() {
             "/bytes_per_block/shared",
             "/bytes_per_block/distinct",
         ];
+        let replication = [
+            "/turn_us",
+            "/messages_per_turn/1000",
+            "/bytes_per_turn/20",
+            "/register_bytes_alone",
+            "/record_bytes",
+            "/joins/memory/in_step_s",
+        ];
+        for path in replication.into_iter().filter(|_| wanted.len() > 1) {
+            let figure = report["replication"].pointer(path).and_then(Value::as_f64);
+            assert!(figure.is_some_and(|x| x > 0.0), "{path}: {report}");
+        }
         for targets in ["8", "64", "1024"].into_iter().filter(|_| wanted.len() > 1) {
             assert!(report["select_us"][targets].as_f64().is_some_and(|x| x > 0.0), "{report}");
             // A difference: of a few requests it may be below zero.

@@ -267,22 +267,30 @@ impl Store {
 
     async fn write_those(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
         // Of a store that is down one write finds out that it is back.
-        let most = if self.down.load(Ordering::Relaxed) { 1 } else { AT_ONCE };
+        let is_down = self.down.load(Ordering::Relaxed);
+        let most = if is_down { 1 } else { self.left.lock().len().min(AT_ONCE) };
         for _ in 0..most {
             let Ok(permit) = self.writing.clone().try_acquire_owned() else { return };
-            let Some((key, publication)) = self.left.lock().pop_first() else { return };
             let this = self.clone();
             tasks.spawn(async move {
-                if let Err(error) = this.write_register(&key, &publication).await {
-                    this.failed(&error);
-                    // Unless its session has been used since.
-                    this.left.lock().entry(key).or_insert(publication);
-                } else {
-                    this.reached();
-                }
+                // One after the other, so that what is written a second has nothing to do with ticks.
+                while this.write_next().await {}
                 drop(permit);
             });
         }
+    }
+
+    /// False: none is left, or the store has failed.
+    async fn write_next(&self) -> bool {
+        let Some((key, publication)) = self.left.lock().pop_first() else { return false };
+        if let Err(error) = self.write_register(&key, &publication).await {
+            self.failed(&error);
+            // Unless its session has been used since.
+            self.left.lock().entry(key).or_insert(publication);
+            return false;
+        }
+        self.reached();
+        true
     }
 
     /// Writes a register unless a later one is there.

@@ -3,6 +3,7 @@
 //! * [`affinity`]: the table of sessions;
 //! * [`index`]: what each worker has cached;
 //! * [`select`]: decisions, and what their records take;
+//! * [`replication`]: what sharing costs, and how soon a router that is new knows all;
 //! * [`meter`]: time without waiting for a core, and memory.
 //!
 //! Speed is reported and never judged here: the exit code says only whether it could be measured.
@@ -10,6 +11,7 @@
 mod affinity;
 mod index;
 mod meter;
+mod replication;
 mod select;
 
 use crate::Failure;
@@ -25,7 +27,7 @@ use std::io::{IsTerminal, stderr};
 #[command(
     after_help = "The full sizes take about 3 GiB of memory and a minute; time that the thread waits for a core \
                   is not counted.\n\nExamples:\n  homing bench\n  homing bench --only affinity --json\n  \
-                  homing bench --quick   # small sizes: to see that it runs"
+                  homing bench --quick   # small sizes: to see that it runs\n  homing bench --only replication --nats nats://127.0.0.1:4222"
 )]
 pub(crate) struct Args {
     /// Only this part (repeatable); all without it
@@ -34,6 +36,12 @@ pub(crate) struct Args {
     /// Small sizes, to see that it runs: the figures say nothing
     #[arg(long)]
     quick: bool,
+    /// `replication`: over this NATS server too, such as nats://127.0.0.1:4222; with JetStream
+    #[arg(long, value_name = "URL")]
+    nats: Option<String>,
+    /// `replication`: over this etcd too, such as http://127.0.0.1:2379
+    #[arg(long, value_name = "URL")]
+    etcd: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -48,6 +56,8 @@ enum Part {
     Index,
     /// Decisions among 8, 64 and 1,024 targets, and what the record of one takes
     Select,
+    /// Sharing between routers: CPU, messages, bytes, and how soon one that is new knows all
+    Replication,
 }
 
 /// Measures, and prints a table or JSON.
@@ -88,6 +98,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 drop(progress);
                 let figures = figures.map_err(|why| anyhow!("measuring decisions: {why}"))?;
                 figures.put(&mut object);
+                tables += &figures.table();
+            }
+            Part::Replication => {
+                use replication::{Servers, Sizes, measure};
+                let sizes = if args.quick { Sizes::QUICK } else { Sizes::FULL };
+                let servers = Servers { nats: args.nats.clone(), etcd: args.etcd.clone() };
+                let progress = Progress::new(!args.json);
+                let figures = measure(sizes, &servers, &mut |what| progress.say(what));
+                drop(progress);
+                let figures = figures.map_err(|why| anyhow!("measuring replication: {why}"))?;
+                object.insert("replication".to_owned(), figures.json());
                 tables += &figures.table();
             }
         }
