@@ -132,7 +132,7 @@ def test_a_worker_that_is_started_again_at_its_place_is_another():
         second = subprocess.Popen([BIN, "mock", "--model", MODEL, *flags], env=environment(),
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            eventually(lambda: router.workers()[0]["bindings"] == 0, "nobody is bound to this one")
+            eventually(lambda: [w["bindings"] for w in router.workers()] == [0], "nobody is bound to this one")
             ready(router, 1)
             turn(router, "s")
             assert router.workers()[0]["bindings"] == 1

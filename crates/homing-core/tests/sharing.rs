@@ -178,22 +178,33 @@ fn r23_what_came_later_than_what_waits_stands() {
 #[test]
 fn r23_before_any_worker_is_known_everything_waits() {
     let [mut a, _] = two(2);
-    (0..3).for_each(|k| _ = a.turn(k));
+    (0..12).for_each(|k| _ = a.turn(k));
     assert!(a.core.unbind(a.now, a.partition(), key(2)));
-    let mut b = Router::new(settings(), 2);
-    for p in a.told() {
-        assert_eq!(b.hear(p), Received::SetAside);
-    }
-    b.up(0);
-    b.up(1);
-    for k in 0..3 {
-        assert_eq!(b.home(k), a.home(k), "session {k}");
+    let told = a.told();
+    // However long it takes until the first one comes, be it since their discovery is away; the others have a minute.
+    for (first, second, all) in [(0, 0, true), (3000, 0, true), (3000, 59, true), (3000, 60, false)]
+    {
+        let mut settings = settings();
+        settings.affinity.ttl = Some(Duration::from_secs(1 << 20));
+        let mut b = Router::new(settings, 2);
+        for p in told.clone() {
+            assert_eq!(b.hear(p), Received::SetAside);
+            b.now = b.now + Duration::from_secs(first);
+        }
+        b.up(0);
+        b.now = b.now + Duration::from_secs(second);
+        b.up(1);
+        let homes = |r: &Router| (0..12).filter(|k| r.home(*k).is_some()).count();
+        assert_eq!(homes(&b) == homes(&a), all);
+        for k in 0..12 {
+            assert!(b.home(k).is_none() || b.home(k) == a.home(k), "session {k}");
+        }
     }
 }
 
 #[test]
 fn f42_what_waits_for_workers_is_bounded_and_the_oldest_goes() {
-    const MOST: u32 = 16_384;
+    const MOST: u32 = 65_536;
     let (_, mut b, told) = ahead_of_discovery();
     let one = &told[0];
     for k in 0..MOST + 7 {

@@ -172,7 +172,8 @@ impl Server {
                 let ports =
                     replicate(shell.core().writer()).await.map_err(StartError::Replication)?;
                 let strict = replication.on_store_failure == OnStoreFailure::Fail;
-                Some(Replication::start(&shell, ports, Rules { strict }, &life))
+                let rules = Rules { strict, ttl: settings.affinity.ttl.unwrap_or_default() };
+                Some(Replication::start(&shell, ports, rules, &life))
             }
             _ => None,
         };

@@ -227,7 +227,7 @@ impl Keeper {
             sessions = restored.bindings,
             left = restored.left,
             path = %self.path.display(),
-            "sessions of before are back; the others had idled out, or their workers are gone"
+            "sessions of before are back; the others are known already, had idled out, or their workers are gone"
         );
         Ok(restored)
     }

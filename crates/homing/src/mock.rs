@@ -107,7 +107,7 @@ const REGISTER: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let _logging = logging::start(LogFormat::Text, "warn");
+    let _logging = logging::start(LogFormat::Text, "warn,homing::etcd=info");
     let defaults = MockConfig::default();
     let config = MockConfig {
         listen: args.listen,

@@ -46,8 +46,10 @@ async fn connect(replication: Replication, me: u32, idle: Duration) -> Result<Po
 /// # Errors
 /// What is wrong, in words.
 pub(crate) fn look_at(settings: &Settings) -> Result<(), PortError> {
-    match &settings.replication {
-        Some(it) if it.backend == ReplicationBackend::Etcd => etcd::look_at(&it.reach),
-        _ => Ok(()),
+    let Some(it) = &settings.replication else { return Ok(()) };
+    match it.backend {
+        ReplicationBackend::None => Ok(()),
+        ReplicationBackend::Etcd => etcd::look_at(&it.reach),
+        ReplicationBackend::Nats => nats::look_at(&it.reach, &it.group),
     }
 }

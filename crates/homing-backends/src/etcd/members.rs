@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 
 /// So long after an outage nobody departs: each worker that lives has registered anew by then, or kept its lease.
 pub(super) const GRACE: Duration = TTL;
+/// What is said until then.
+const BACK: &str =
+    "etcd is back: for as long as a lease lasts workers that have not registered again are kept";
 /// Most registrations.
 const MOST: usize = 4096;
 /// Largest registration, in bytes.
@@ -126,6 +129,9 @@ impl Members {
             self.until = Some(now + GRACE);
         } else {
             self.members.retain(|id, member| there.get(id) == Some(&member.made));
+        }
+        if spares {
+            changes.push(Change::Frozen(Some(BACK.to_owned())));
         }
         for kv in &list {
             self.put(kv, changes);
@@ -270,6 +276,13 @@ impl Members {
         let worker = entry::worker_under(keys, &self.common)?;
         if worker.id != id {
             return Err(format!("it says that its id is `{}`", worker.id));
+        }
+        if worker.url.socket().is_some() {
+            // Whoever writes there would choose a socket of this machine to be spoken to.
+            return Err(format!(
+                "`{}` is a socket of one machine, and all routers read this: those belong into the configuration",
+                worker.url
+            ));
         }
         Ok(worker)
     }

@@ -177,6 +177,12 @@ fn servers(urls: &[String]) -> Result<Vec<ServerAddr>, PortError> {
     urls.iter().map(one).collect()
 }
 
+/// What can be said without connecting.
+pub(super) fn look_at(reach: &Reach) -> Result<(), PortError> {
+    servers(&reach.urls)?;
+    check_files(reach)
+}
+
 /// Every file must be there and make sense now, though all are read anew for each connection.
 fn check_files(reach: &Reach) -> Result<(), PortError> {
     let setting = |key: &str, error: pem::FileError| PortError::Setting(format!("{key}: {error}"));

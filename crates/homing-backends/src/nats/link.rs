@@ -12,10 +12,14 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use homing_runtime::replication::port::{
     Bus, Call, Deliveries, Delivery, MESSAGE_MAX, PortError, Reach, STORE_PATIENCE, To,
 };
+use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Messages that a subscription holds, while the router takes others.
 const QUEUE: usize = 1024;
+/// That messages came in too fast is said so often at most.
+const SAID_EVERY: Duration = Duration::from_secs(10);
 /// Messages that wait for the router.
 const DELIVERIES: usize = 256;
 
@@ -42,7 +46,9 @@ pub async fn connect(reach: Reach, group: &str, me: u32) -> Result<(Link, Delive
     let mine = line.client.subscribe(format!("{to}{me}")).await.map_err(failed)?;
     let common = line.client.subscribe(all.clone()).await.map_err(failed)?;
     let (out, deliveries) = mpsc::channel(DELIVERIES);
-    tokio::spawn(Inbox { line: line.clone(), common, mine, out }.deliver());
+    tokio::spawn(
+        Inbox { line: line.clone(), common, mine, out, too_fast: TooFast::default() }.deliver(),
+    );
     Ok((Link { line, all, to }, deliveries))
 }
 
@@ -78,6 +84,25 @@ struct Inbox {
     common: Subscriber,
     mine: Subscriber,
     out: mpsc::Sender<Delivery>,
+    too_fast: TooFast,
+}
+
+/// What was too fast, and is said now and then.
+#[derive(Debug, Default)]
+struct TooFast {
+    lost: u64,
+    said: Option<Instant>,
+}
+
+impl TooFast {
+    /// How much, if it is to be said now.
+    fn due(&mut self, now: Instant) -> Option<u64> {
+        if self.said.is_some_and(|said| now < said + SAID_EVERY) {
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.lost))
+    }
 }
 
 /// Nobody takes deliveries any more.
@@ -126,7 +151,10 @@ impl Inbox {
                 given_up += 1;
             }
             let dropped = now.dropped - before.dropped;
-            tracing::warn!(dropped, given_up, "messages of other routers came in too fast");
+            self.too_fast.lost += dropped + given_up as u64;
+            if let Some(lost) = self.too_fast.due(Instant::now()) {
+                tracing::warn!(lost, "messages of other routers came in too fast");
+            }
         }
         let was_lost = now.losses > before.losses;
         if was_lost {
@@ -154,5 +182,21 @@ impl Inbox {
 
     async fn say(&self, delivery: Delivery) -> Result<(), Over> {
         self.out.send(delivery).await.map_err(|_| Over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_flood_it_is_said_now_and_then_how_much_was_lost() {
+        let (mut fast, start) = (TooFast::default(), Instant::now());
+        let mut said = Vec::new();
+        for tenth in 0..250 {
+            fast.lost += 3;
+            said.extend(fast.due(start + tenth * Duration::from_millis(100)));
+        }
+        assert_eq!(said, [3, 300, 300]);
     }
 }

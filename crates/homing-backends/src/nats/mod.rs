@@ -17,13 +17,22 @@ pub mod store;
 pub use link::{Link, connect};
 pub use store::{Store, open};
 
-use homing_runtime::replication::port::PortError;
+use homing_runtime::replication::port::{PortError, Reach};
 
 /// How errors call it.
 const BACKEND: &str = "NATS";
 
 /// Longest name of a group.
 const GROUP_MAX: usize = 64;
+
+/// Looks at a place of the settings without connecting: URLs and files.
+///
+/// # Errors
+/// [`PortError::Setting`]: what is wrong, and where.
+pub fn look_at(reach: &Reach, group: &str) -> Result<(), PortError> {
+    check_group(group)?;
+    dial::look_at(reach)
+}
 
 /// A group's name is a part of subjects and of a bucket's name.
 fn check_group(group: &str) -> Result<(), PortError> {

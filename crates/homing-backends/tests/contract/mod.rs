@@ -142,6 +142,9 @@ pub(crate) async fn a_lost_one_is_told(stores: &Stores, word: &str) {
     assert!(b.compare_and_remove(key, third).await.unwrap());
     let fourth = done(a, key, "7", None).await;
     assert_eq!(set(b, key, "8", Some(third)).await, Set::Was(Some((fourth, bytes("7")))));
+    // To ask whether it takes writes writes nothing.
+    a.probe().await.unwrap();
+    assert_eq!(set(b, "probe", "9", Some(1)).await, Set::Was(None), "there is nothing");
     // An empty value is one.
     done(a, &format!("{word}.other"), "", None).await;
 }

@@ -2,7 +2,7 @@
 
 use crate::contract::soon;
 use crate::server::Server;
-use homing_backends::nats::{connect, open};
+use homing_backends::nats::{connect, look_at, open};
 use homing_runtime::replication::port::{Delivery, PortError, Reach};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,11 +59,16 @@ async fn settings_that_cannot_be_used_are_errors_at_start() {
         (Reach { urls: vec!["http://127.0.0.1:1".to_owned()], ..Reach::default() }, "nats://"),
         (Reach::default(), "no NATS server"),
     ] {
+        // Looked at without connecting it is the same.
+        let looked = look_at(&reach, "g").unwrap_err();
         let error = connect(reach, "g", 1).await.unwrap_err();
         assert!(matches!(error, PortError::Setting(_)), "{error}");
         assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(looked, error);
     }
+    assert_eq!(look_at(&server.reach(), "g"), Ok(()));
     for group in ["", "a.b", "a b", "*", ">"] {
+        assert!(look_at(&server.reach(), group).is_err(), "{group}");
         let error = connect(server.reach(), group, 1).await.unwrap_err();
         assert!(matches!(error, PortError::Setting(_)), "{error}");
     }

@@ -53,6 +53,7 @@ async fn a_server_that_is_killed_loses_nothing() {
     let error = store.compare_and_set("c", contract::bytes("1"), None, Stay::Idle).await;
     assert!(matches!(error, Err(PortError::Unreachable { .. })), "{error:?}");
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(matches!(store.probe().await, Err(PortError::Unreachable { .. })));
     server.run();
     assert!(matches!(eventually(&*store, "a", Some(first)).await, Set::Done(_)));
     follower.until("all anew", |f| f.in_step && f.value("a") == Some(b"v")).await;

@@ -46,8 +46,10 @@ pub enum Merged {
     Applied,
     /// The table held that already; its idle time may have started anew.
     Same,
-    /// The table holds something later, or its version can't be true.
+    /// The table holds something later.
     Stale,
+    /// Its version can't be true: no clock has got so far.
+    Untrue,
     /// It has idled out on its way.
     Expired,
     /// No room (R15): nobody waits for it, so nothing is evicted either.
@@ -76,9 +78,9 @@ impl Table {
     }
 
     /// A version that was written elsewhere, which later ones of ours must surpass.
-    pub(crate) fn saw(&mut self, version: Version) {
+    pub(crate) fn saw(&mut self, now: Time, version: Version) {
         // One that can't be true is passed over.
-        let _ = self.clock.saw(version);
+        let _ = self.clock.saw(now, version);
     }
 
     /// The version of what is about to be written.
@@ -94,8 +96,8 @@ impl Table {
     /// Takes in another router's update. Whether its target is known is the caller's to know.
     pub fn merge(&mut self, now: Time, update: Update) -> Merged {
         let Update { key, version, what, used } = update;
-        if !self.clock.saw(version) {
-            return Merged::Stale;
+        if !self.clock.saw(now, version) {
+            return Merged::Untrue;
         }
         if now >= used + self.rules.ttl {
             return Merged::Expired;

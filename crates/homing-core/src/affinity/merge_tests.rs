@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::affinity::by_hand::{ByHand, SECOND, TTL, at, key, live, rules};
+use crate::affinity::version::AHEAD;
 use crate::affinity::{Check, Outcome, Plan, Resolved, Rules, Standing};
 use crate::settings::{Mode, OnFull};
 use proptest::prelude::*;
@@ -592,10 +593,17 @@ fn r23_versions_surpass_all_that_were_seen_whatever_the_clock_does() {
 
 #[test]
 fn r23_a_sequence_that_no_clock_can_reach_is_not_believed() {
-    for absurd in [u64::MAX, u64::MAX - 1, u64::MAX / 2 + 1] {
+    let far = (router(1).now + AHEAD).as_micros() + 1;
+    for absurd in [far, u64::MAX / 4, u64::MAX / 2 + 1, u64::MAX - 1, u64::MAX] {
         let mut t = router(1);
-        assert_eq!(t.hear(absurd, What::Bound(at(1))), Merged::Stale);
-        assert_eq!(t.hear(absurd, What::Removed), Merged::Stale);
+        assert_eq!(t.hear(absurd, What::Bound(at(1))), Merged::Untrue);
+        assert_eq!(t.hear(absurd, What::Removed), Merged::Untrue);
+        // Not even one that has idled out moves our clock, which others would not believe then.
+        let (version, used) = (version(absurd, 9), Time::ZERO);
+        let idle = Update { key: key(0), version, what: What::Bound(at(1)), used };
+        assert_eq!(t.merge(idle), Merged::Untrue);
+        t.table.saw(t.now, version);
+        assert!(t.table.next_version(t.now).is_credible(t.now - AHEAD));
         assert_eq!(t.table.entries.len(), 0);
         t.turn(0, 2);
         let first = t.view(0).unwrap().version;

@@ -37,12 +37,13 @@ impl Kept {
 
 impl Table {
     /// Brings a binding back, with what is left of its idle time. False: it has idled out, its session
-    /// has ended, there is no room, there is a newer one, or its version can't be true.
-    /// [`Self::restored`] must follow.
+    /// has ended, there is no room, or there is a newer one. [`Self::restored`] must follow.
     pub fn restore(&mut self, now: Time, kept: &Kept) -> bool {
-        if !self.clock.saw(kept.version) {
-            return false;
-        }
+        // Written by a clock that was far ahead, it would never be surpassed: it begins anew.
+        let version = match self.clock.saw(now, kept.version) {
+            true => kept.version,
+            false => self.clock.next(now),
+        };
         // A clock that was ahead when it was kept must not make it live for longer.
         let idle_since = kept.idle_since.min(now);
         let gone = kept.last || now >= idle_since + self.rules.ttl;
@@ -52,13 +53,13 @@ impl Table {
             Some(slot) => {
                 let entry = &self.entries[slot];
                 let before = entry.is(flag::BOUND) && !entry.is(flag::LINKED) && !entry.pinned();
-                Some(slot).filter(|_| before && entry.version() < kept.version)
+                Some(slot).filter(|_| before && entry.version() < version)
             }
             None if self.bindings() >= self.rules.max_sessions => None,
             None => self.create(kept.key),
         };
         let Some(slot) = slot else { return false };
-        self.bind(idle_since, slot, kept.target, kept.version);
+        self.bind(idle_since, slot, kept.target, version);
         self.restored.push((idle_since, slot));
         true
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::affinity::by_hand::{ByHand, SECOND, TTL, at, key, rules};
+use crate::affinity::version::AHEAD;
 use crate::affinity::{Outcome, Plan};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -82,16 +83,20 @@ fn r25_a_moment_of_its_time_is_enough_to_come_back_and_none_is_not() {
 #[test]
 fn r25_a_clock_that_was_ahead_gives_nobody_a_longer_life() {
     let t = ByHand::new(rules(100));
-    let idle_since = t.now + TTL * 100;
-    let version = Version { sequence: idle_since.as_micros(), writer: 1 };
-    let kept = Kept { key: key(0), target: at(1), version, idle_since, last: false };
-    let (mut next, back) = t.restarted(&[kept]);
-    assert_eq!((back, next.view(0).unwrap().idle), (1, Duration::ZERO));
-    next.pass(TTL);
-    assert_eq!((next.home(0), next.table.expire(next.now, 9)), (None, 1));
-    // And what is written from now on surpasses what was written then (R23).
-    next.turn(0, 2);
-    assert!(next.view(0).unwrap().version > version);
+    // And what is written from now on surpasses what was written then (R23), unless nobody could believe that.
+    for (ahead, surpassed) in [(TTL * 100, true), (AHEAD, true), (AHEAD * 2, false)] {
+        let idle_since = t.now + ahead;
+        let version = Version { sequence: idle_since.as_micros(), writer: 1 };
+        let kept = Kept { key: key(0), target: at(1), version, idle_since, last: false };
+        let (mut next, back) = t.restarted(&[kept]);
+        assert_eq!((back, next.view(0).unwrap().idle), (1, Duration::ZERO));
+        next.pass(TTL);
+        assert_eq!((next.home(0), next.table.expire(next.now, 9)), (None, 1));
+        next.turn(0, 2);
+        let written = next.view(0).unwrap().version;
+        assert_eq!(written > version, surpassed);
+        assert!(written.is_credible(next.now));
+    }
 }
 
 #[test]

@@ -5,9 +5,11 @@
 
 use crate::time::Time;
 use std::fmt;
+use std::time::Duration;
 
-/// The highest sequence that is believed: the year 148,000.
-const FURTHEST: u64 = u64::MAX / 4;
+/// How far ahead of ours another clock may be. Who writes later than that is not believed: what it writes could not be
+/// surpassed until our own time has come so far.
+pub const AHEAD: Duration = Duration::from_secs(4 * 3600);
 
 /// A stamp; higher wins, the writer breaks ties.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,6 +18,14 @@ pub struct Version {
     pub sequence: u64,
     /// Which router wrote it.
     pub writer: u32,
+}
+
+impl Version {
+    /// Whether a clock that is not far ahead of ours can have given it.
+    #[must_use]
+    pub fn is_credible(self, now: Time) -> bool {
+        self.sequence <= (now + AHEAD).as_micros()
+    }
 }
 
 impl fmt::Display for Version {
@@ -38,10 +48,9 @@ impl Clock {
         Self { highest: 0, writer }
     }
 
-    /// Another's version, which all later ones must surpass. False: no clock can have got so far, and
-    /// nothing could surpass it.
-    pub fn saw(&mut self, version: Version) -> bool {
-        let believed = version.sequence <= FURTHEST;
+    /// Another's version, which all later ones must surpass. False: it can't be true, and is passed over.
+    pub fn saw(&mut self, now: Time, version: Version) -> bool {
+        let believed = version.is_credible(now);
         if believed {
             self.highest = self.highest.max(version.sequence);
         }
@@ -58,6 +67,19 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_far_ahead_moves_no_clock() {
+        let now = Time::from_micros(1_000_000);
+        let mut clock = Clock::new(3);
+        let far = (now + AHEAD).as_micros();
+        for sequence in [far + 1, u64::MAX / 4, u64::MAX] {
+            assert!(!clock.saw(now, Version { sequence, writer: 9 }));
+            assert!(clock.next(now).sequence < 1_000_010, "{sequence}");
+        }
+        assert!(clock.saw(now, Version { sequence: far, writer: 9 }));
+        assert_eq!(clock.next(now), Version { sequence: far + 1, writer: 3 });
+    }
 
     #[test]
     fn versions_rise_even_when_the_clock_stands_still_or_goes_back() {

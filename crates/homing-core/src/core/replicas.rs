@@ -17,8 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Updates to workers that are not known yet, at most: the oldest go first.
-const ASIDE: usize = 16_384;
-/// How long one waits for its worker.
+const ASIDE: usize = 65_536;
+/// How long one waits for its worker. While no worker has told what it serves none goes for its age: nobody could have
+/// come for it.
 const ASIDE_FOR: Duration = Duration::from_secs(60);
 /// Updates of one partition that are taken while its lock is held.
 const TAKEN_AT_ONCE: usize = 64;
@@ -56,7 +57,7 @@ pub struct Publication {
 pub enum Received {
     /// Merged.
     Merged(Merged),
-    /// Its worker or its pool is not known here yet, or another life of it: set aside for a minute.
+    /// Its worker or its pool is not known here yet, or another life of it: set aside, for a minute once workers are known.
     SetAside,
     /// Sessions are passive in that partition.
     Passive,
@@ -68,7 +69,34 @@ pub enum Received {
 
 /// See [`SelectionCore`]'s field.
 #[derive(Debug, Default)]
-pub(super) struct Aside(VecDeque<(Time, Publication)>);
+pub(super) struct Aside {
+    waiting: VecDeque<(Time, Publication)>,
+    /// No worker had told what it serves, and when the first one has.
+    alone: bool,
+    begins: Time,
+}
+
+impl Aside {
+    /// Those that have waited for too long go.
+    fn sweep(&mut self, now: Time, is_alone: bool) {
+        if is_alone {
+            self.alone = true;
+        } else if std::mem::take(&mut self.alone) {
+            self.begins = now;
+        }
+        let old = |(came, _): &(Time, Publication)| now >= (*came).max(self.begins) + ASIDE_FOR;
+        while !self.alone && self.waiting.front().is_some_and(old) {
+            self.waiting.pop_front();
+        }
+    }
+
+    fn add(&mut self, now: Time, publication: Publication) {
+        if self.waiting.len() >= ASIDE {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back((now, publication));
+    }
+}
 
 /// Where another router's publication leads.
 enum Leads {
@@ -133,13 +161,10 @@ impl SelectionCore {
             Leads::To(cell, what) => (cell, what),
             Leads::Nowhere(why) => return why,
             Leads::NotYet => {
+                let is_alone = self.knows_nothing();
                 let mut aside = self.aside.lock();
-                let old =
-                    |a: &Aside| a.0.front().is_some_and(|(since, _)| now >= *since + ASIDE_FOR);
-                while aside.0.len() >= ASIDE || old(&aside) {
-                    aside.0.pop_front();
-                }
-                aside.0.push_back((now, publication));
+                aside.sweep(now, is_alone);
+                aside.add(now, publication);
                 return Received::SetAside;
             }
         };
@@ -152,6 +177,9 @@ impl SelectionCore {
     /// is known of its session already. [`Self::restored`] must follow once all are there. False: it was not taken over,
     /// and [`Self::handle_publication`] may say why.
     pub fn restore_publication(&self, now: Time, publication: &Publication) -> bool {
+        if !publication.version.is_credible(now) {
+            return false;
+        }
         let Leads::To(cell, What::Bound(target)) = self.leads(publication) else { return false };
         let Publication { key, version, used, .. } = *publication;
         let kept = Kept { key, target, version, idle_since: used, last: false };
@@ -171,23 +199,33 @@ impl SelectionCore {
         }
     }
 
+    /// Whether no worker has told yet what it serves: nothing that others know leads anywhere here.
+    #[must_use]
+    pub fn knows_nothing(&self) -> bool {
+        self.cells.read().is_empty()
+    }
+
     /// A worker has come, lives another life, or has told what it serves: what was set aside for it can be merged.
     pub(super) fn take_up(&self, now: Time, worker: WorkerId) {
-        if self.aside.lock().0.is_empty() {
-            return;
+        let is_alone = self.knows_nothing();
+        {
+            let mut aside = self.aside.lock();
+            aside.sweep(now, is_alone);
+            if aside.waiting.is_empty() {
+                return;
+            }
         }
         let Some(info) = self.registry.read().info(worker).cloned() else { return };
         let name = &info.spec.name;
         let waiting: Vec<Publication> = {
             let mut aside = self.aside.lock();
             let mut taken = Vec::new();
-            aside.0.retain(|(since, p)| {
-                let fresh = now < *since + ASIDE_FOR;
+            aside.waiting.retain(|(_, p)| {
                 let its = p.home.as_ref().is_none_or(|home| home.worker == *name);
-                if fresh && its {
+                if its {
                     taken.push(p.clone());
                 }
-                fresh && !its
+                !its
             });
             taken
         };
@@ -268,8 +306,7 @@ impl SelectionCore {
     ) -> bool {
         let Some(id) = self.worker_named(worker) else { return false };
         let Some(cell) = self.placed(id) else { return false };
-        self.with(&cell, |state| state.hear_peer(writer, id, rank, load));
-        true
+        self.with(&cell, |state| state.hear_peer(writer, id, rank, load))
     }
 
     /// Another router is gone, or has begun anew: what it had booked counts no more.

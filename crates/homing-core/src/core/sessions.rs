@@ -10,6 +10,7 @@ use crate::fleet::Life;
 use crate::ids::{PartitionId, Role, SessionKey, WorkerId};
 use crate::time::Time;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Entries of a table that are looked at while its lock is held.
 pub const WALK_AT_ONCE: u32 = 1024;
@@ -79,6 +80,20 @@ impl SelectionCore {
         key: SessionKey,
     ) -> Option<SessionView> {
         self.cell(partition)?.state.lock().table()?.get(now, key)
+    }
+
+    /// How long a session has idled in a partition that is named by its role and pool; `None`: it isn't bound there.
+    #[must_use]
+    pub fn idle(
+        &self,
+        now: Time,
+        key: SessionKey,
+        is_it: impl Fn(Role, &str) -> bool,
+    ) -> Option<Duration> {
+        let cells = self.cells.read();
+        let cell = cells.iter().find(|cell| is_it(cell.role, &cell.pool))?;
+        let view = cell.state.lock().table()?.get(now, key)?;
+        Some(view.idle)
     }
 
     /// Removes a binding at once; running requests keep their streams. False if it wasn't bound.

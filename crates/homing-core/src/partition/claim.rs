@@ -87,7 +87,7 @@ impl Partition {
             }
             Answer::Theirs { revision, at, bound, version } => {
                 if let (Some(table), Some(version)) = (&mut self.table, version) {
-                    table.saw(version);
+                    table.saw(now, version);
                 }
                 let name = grant.ask.name;
                 let lives = |t: &Target| self.standing(now, name, *t) == Standing::Live;

@@ -110,9 +110,15 @@ impl Partition {
     }
 
     /// See [`crate::SelectionCore::handle_peer_load`].
-    pub fn hear_peer(&mut self, writer: u32, worker: WorkerId, rank: DpRank, load: PeerLoad) {
+    pub fn hear_peer(
+        &mut self,
+        writer: u32,
+        worker: WorkerId,
+        rank: DpRank,
+        load: PeerLoad,
+    ) -> bool {
         if !self.row(worker).is_some_and(|row| row.ranks.has(rank)) {
-            return;
+            return false;
         }
         let eased = self.peers.hear(writer, worker, rank, load);
         self.note_load(worker, rank);
@@ -121,6 +127,7 @@ impl Partition {
             self.wake_all(Some(worker));
         }
         self.debug_check();
+        true
     }
 
     /// See [`crate::SelectionCore::forget_peer`].

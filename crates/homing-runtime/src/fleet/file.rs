@@ -111,6 +111,9 @@ pub fn follow(path: PathBuf) -> (Changes, impl Future<Output = ()>) {
                     }
                     Err(error) => {
                         tracing::error!(%error, "the file of workers can't be used: what it said before stands");
+                        if changes.send(Change::Frozen(Some(error.to_string()))).await.is_err() {
+                            return;
+                        }
                     }
                 }
             }
@@ -188,11 +191,17 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(next(changes.recv().await), "a");
+        // It is said that nothing more is known, and why.
+        let frozen = |change| match change {
+            Some(Change::Frozen(Some(why))) => why,
+            other => panic!("{other:?}"),
+        };
         file.replace("spoiled");
-        tokio::time::sleep(LOOK * 2).await;
+        assert!(frozen(changes.recv().await).contains("spoiled"));
         std::fs::remove_file(&file.0).unwrap();
+        assert!(frozen(changes.recv().await).contains("can't be read"));
         tokio::time::sleep(LOOK * 2).await;
-        assert!(changes.try_recv().is_err(), "nothing was said");
+        assert!(changes.try_recv().is_err(), "it was said once");
         file.replace("[[workers]]\nid = 'b'\nurl = 'http://h:2'\n");
         assert_eq!(next(changes.recv().await), "b");
         look.abort();

@@ -28,8 +28,29 @@ pub struct Counts {
     up: Gauge,
     peers: Gauge,
     in_step: Gauge,
+    standing: Mutex<Standing>,
     /// What has been logged.
     logged: Mutex<BTreeSet<(&'static str, String)>>,
+}
+
+/// What routers share over, where there is such: all of it must be there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Standing {
+    bus: Option<Part>,
+    store: Option<Part>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    up: bool,
+    in_step: bool,
+}
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    Bus,
+    Store,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -78,6 +99,7 @@ impl Counts {
             Received::Merged(Merged::Applied) => "applied",
             Received::Merged(Merged::Same) => "same",
             Received::Merged(Merged::Stale) => "stale",
+            Received::Merged(Merged::Untrue) => return self.untrue(),
             Received::Merged(Merged::Expired) => "expired",
             Received::Merged(Merged::Full) => "full",
             Received::SetAside => "set_aside",
@@ -105,12 +127,25 @@ impl Counts {
         }
     }
 
-    /// Something of ours could not go out.
-    pub(super) fn unsent(&self, why: &str) {
-        self.flow("sent", "lost", 1);
+    /// Something of a router whose sessions have other keys.
+    pub(super) fn other_secret(&self) {
+        let why = "a router of this group has another session secret: affinity.key_file must be the same at all of them";
+        self.refused("other_secret", why);
+    }
+
+    /// Something of a time that has not come yet.
+    pub(super) fn untrue(&self) {
+        let why = "it is of a time that is hours ahead: the clock of a router is wrong, this one's perhaps";
+        self.refused("untrue", why);
+    }
+
+    /// Registers of ours could not go out.
+    pub(super) fn unsent(&self, registers: usize, why: &str) {
+        self.flow("sent", "lost", registers);
         tracing::debug!(
+            registers,
             why,
-            "a message to other routers was lost: they will ask for what was in it"
+            "what other routers should have heard was lost: they will ask for it"
         );
     }
 
@@ -122,20 +157,51 @@ impl Counts {
         self.gaps.inc();
     }
 
-    pub(super) fn up(&self, up: bool) {
-        if self.up.set(up.into()) != i64::from(up) {
-            if up {
-                tracing::info!("what routers share over can be reached");
-            } else {
-                tracing::warn!(
-                    "what routers share over can't be reached: each goes on with what it knows"
-                );
+    /// What there is to share over.
+    pub(super) fn over(&self, bus: bool, store: bool) {
+        let part = |there: bool| there.then(Part::default);
+        *self.standing.lock() = Standing { bus: part(bus), store: part(store) };
+    }
+
+    pub(super) fn up(&self, over: Over, up: bool) {
+        let before = self.stand(over, |part| std::mem::replace(&mut part.up, up));
+        match (before, over) {
+            (true, _) if up => {}
+            (_, Over::Bus) if up => tracing::info!("what routers talk over can be reached"),
+            (_, Over::Store) if up => {
+                tracing::info!("the store that routers share can be reached");
             }
+            (true, Over::Bus) => tracing::warn!(
+                "what routers talk over can't be reached: each goes on with what it knows"
+            ),
+            (true, Over::Store) => tracing::warn!(
+                "the store that routers share can't be reached: each goes on with what it knows"
+            ),
+            (false, _) => {}
         }
     }
 
-    pub(super) fn peers(&self, n: usize, in_step: bool) {
+    /// Whether nothing that goes over it is known to be missing.
+    pub(super) fn in_step(&self, over: Over, in_step: bool) {
+        self.stand(over, |part| part.in_step = in_step);
+    }
+
+    fn stand<T>(&self, over: Over, change: impl FnOnce(&mut Part) -> T) -> T {
+        let mut standing = self.standing.lock();
+        let part = match over {
+            Over::Bus => &mut standing.bus,
+            Over::Store => &mut standing.store,
+        };
+        let changed = change(part.get_or_insert_default());
+        let parts = [standing.bus, standing.store];
+        let all = |is: fn(Part) -> bool| i64::from(parts.into_iter().flatten().all(is));
+        self.up.set(all(|part| part.up));
+        // What is said meanwhile is not heard.
+        self.in_step.set(all(|part| part.up && part.in_step));
+        changed
+    }
+
+    pub(super) fn peers(&self, n: usize) {
         self.peers.set(i64::try_from(n).unwrap_or(i64::MAX));
-        self.in_step.set(in_step.into());
     }
 }

@@ -80,6 +80,10 @@ pub(super) struct Shelf {
     followers: Mutex<Vec<mpsc::Sender<Seen>>>,
     pub(super) down: AtomicBool,
     pub(super) leases: bool,
+    /// How far away it is: a call's milliseconds.
+    pub(super) far: AtomicU64,
+    /// The answer of every so many-th write is lost, though it is done; 0: of none.
+    pub(super) forgets: AtomicU64,
     /// Calls so far.
     pub(super) calls: AtomicU64,
 }
@@ -98,6 +102,25 @@ impl Shelf {
         self.followers.lock().retain(|follower| follower.try_send(seen.clone()).is_ok());
     }
 
+    /// It loses all it has, and says nothing,
+    pub(super) fn forget(&self) {
+        self.values.lock().clear();
+    }
+
+    /// and says so: as if its disk were another one,
+    pub(super) fn wipe(&self) {
+        self.tell(&Seen::Lost);
+        self.values.lock().clear();
+        self.tell(&Seen::InStep);
+    }
+
+    /// or as somebody removes its keys one by one.
+    pub(super) fn lose(&self) {
+        for key in std::mem::take(&mut *self.values.lock()).into_keys() {
+            self.tell(&Seen::Gone { key });
+        }
+    }
+
     pub(super) fn back(&self) {
         self.down.store(false, Ordering::Relaxed);
         for (key, (revision, value)) in self.values.lock().iter() {
@@ -113,14 +136,20 @@ impl Shelf {
 
     fn call(&self) -> Result<(), PortError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let why = || "the test says so".to_owned();
-        match self.down.load(Ordering::Relaxed) {
-            true => {
-                Err(PortError::Unreachable { backend: "a shelf", at: "here".into(), why: why() })
-            }
-            false => Ok(()),
+        if self.down.load(Ordering::Relaxed) { Err(gone()) } else { Ok(()) }
+    }
+
+    async fn way(&self) {
+        let far = self.far.load(Ordering::Relaxed);
+        if far > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(far)).await;
         }
     }
+}
+
+fn gone() -> PortError {
+    let why = "the test says so".to_owned();
+    PortError::Unreachable { backend: "a shelf", at: "here".into(), why }
 }
 
 impl BindingStore for Shelf {
@@ -133,6 +162,7 @@ impl BindingStore for Shelf {
     ) -> Call<'a, Set> {
         Box::pin(async move {
             tokio::task::yield_now().await;
+            self.way().await;
             self.call()?;
             let mut values = self.values.lock();
             let there = values.get(key).cloned();
@@ -142,12 +172,17 @@ impl BindingStore for Shelf {
             let revision = self.revision.fetch_add(1, Ordering::Relaxed) + 1;
             values.insert(key.to_owned(), (revision, value.clone()));
             self.tell(&Seen::Put { key: key.to_owned(), value, revision });
+            let forgets = self.forgets.load(Ordering::Relaxed);
+            if forgets > 0 && revision.is_multiple_of(forgets) {
+                return Err(gone());
+            }
             Ok(Set::Done(revision))
         })
     }
 
     fn compare_and_remove<'a>(&'a self, key: &'a str, expected: u64) -> Call<'a, bool> {
         Box::pin(async move {
+            self.way().await;
             self.call()?;
             let mut values = self.values.lock();
             let is_it = values.get(key).is_some_and(|(revision, _)| *revision == expected);

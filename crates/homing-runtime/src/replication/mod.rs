@@ -28,6 +28,7 @@ use homing_core::time::Time;
 use homing_wire::replica::Head;
 use port::{BindingStore, Bus, Deliveries};
 use std::sync::Arc;
+use std::time::Duration;
 use store::Store;
 use talk::Talk;
 use tokio::sync::oneshot;
@@ -37,6 +38,8 @@ use tokio::sync::oneshot;
 pub struct Rules {
     /// Whether a first turn fails while the store can't be reached (`on_store_failure = "fail"`).
     pub strict: bool,
+    /// How long a session may idle (`affinity.ttl`), and a store keeps what nobody writes.
+    pub ttl: Duration,
 }
 
 /// What a backend gives.
@@ -67,15 +70,16 @@ impl Replication {
             ..Head::default()
         };
         let Ports { bus, store } = ports;
+        counts.over(bus.is_some(), store.is_some());
         let mut joins = Vec::new();
         let over = life.finished();
         let store = store.map(|store| {
             let (joined, wait) = oneshot::channel();
             joins.push(wait);
-            let following = store.follow();
-            let store = Store::new(shell.clone(), store, counts.clone(), rules.strict);
-            life.spawn(store.clone().follow(following, joined, over.clone()));
+            let store = Store::new(shell.clone(), store, counts.clone(), rules, head.group);
+            life.spawn(store.clone().follow(joined, over.clone()));
             life.spawn(store.clone().write(over.clone()));
+            life.spawn(store.clone().hold_claims(over.clone()));
             store
         });
         if let Some((bus, deliveries)) = bus {

@@ -14,7 +14,8 @@ use std::time::Duration;
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// One that is gone for so long is forgotten altogether.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
-/// Routers that are known at most: further ones are not listened to.
+/// Routers that are known at most: of those that are gone the one that is for longest gives way to a new one; while all
+/// are there, further ones are not listened to.
 pub(super) const PEERS_MAX: usize = 256;
 /// What may have been on its way when something was missed, and clocks that go apart.
 const MARGIN: Duration = Duration::from_secs(10);
@@ -34,8 +35,10 @@ pub(super) enum Heard {
     Old,
     /// Its router lives another life: what it had booked before is over.
     Anew,
-    /// Of nobody who is listened to: ourselves, or one router too many.
-    Nobody,
+    /// Of ourselves.
+    Ours,
+    /// Of one router too many, which is not listened to.
+    TooMany,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +51,15 @@ struct Peer {
     /// Something of it is missing since then, by its clock, and has not been asked for yet.
     missing: Option<Time>,
     gone: bool,
+    /// It has been said that it is silent.
+    silent: bool,
+    /// How often it has counted on, one by one, from where it had been before; and where it is there.
+    behind: (u32, u64),
 }
+
+/// So often a router counts on from where it had been long before until that is its count: somebody has spoken in its
+/// name, or something was late for long.
+const BEHIND: u32 = 8;
 
 /// A question that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -87,10 +98,8 @@ impl Peers {
 
     /// A message has come.
     pub(super) fn hear(&mut self, now: Time, head: &Head) -> Heard {
-        if head.writer == self.me
-            || self.known.len() >= PEERS_MAX && !self.known.contains_key(&head.writer)
-        {
-            return Heard::Nobody;
+        if head.writer == self.me {
+            return Heard::Ours;
         }
         let boot = Time::from_micros(head.boot);
         let before = self.known.get(&head.writer).copied();
@@ -102,26 +111,46 @@ impl Peers {
             // What it has said to all since it is there; before, it had nothing that others had not.
             let missing = Some(Time::from_micros(boot.as_micros().saturating_sub(micros(MARGIN))));
             let (sequence, clock) = (head.sequence, head.now);
-            let peer = Peer { boot: head.boot, sequence, heard: now, clock, missing, gone: false };
+            if before.is_none() && !self.has_room() {
+                return Heard::TooMany;
+            }
+            let (boot, heard) = (head.boot, now);
+            let (gone, silent, behind) = Default::default();
+            let peer = Peer { boot, sequence, heard, clock, missing, gone, silent, behind };
             self.known.insert(head.writer, peer);
             return if before.is_some() { Heard::Anew } else { Heard::InOrder };
         };
         let peer = self.known.entry(head.writer).or_insert(peer);
-        (peer.heard, peer.gone) = (now, false);
+        (peer.heard, peer.gone, peer.silent) = (now, false, false);
         if head.sequence == 0 {
             return Heard::InOrder;
         }
         if head.sequence <= peer.sequence {
-            return Heard::Old;
+            let (times, last) = peer.behind;
+            let times = if head.sequence == last.wrapping_add(1) { times + 1 } else { 1 };
+            peer.behind = (times, head.sequence);
+            if times < BEHIND {
+                return Heard::Old;
+            }
         }
-        let gap = head.sequence > peer.sequence + 1;
-        peer.sequence = head.sequence;
+        let gap = peer.sequence.checked_add(1) != Some(head.sequence);
+        (peer.sequence, peer.behind) = (head.sequence, (0, 0));
         if gap {
             self.gaps += 1;
             peer.miss();
         }
-        peer.clock = peer.clock.max(head.now);
+        peer.clock = head.now;
         if gap { Heard::AfterGap } else { Heard::InOrder }
+    }
+
+    /// Makes room for one more, if need be.
+    fn has_room(&mut self) -> bool {
+        if self.known.len() < PEERS_MAX {
+            return true;
+        }
+        let silent = self.known.iter().filter(|(_, peer)| peer.silent);
+        let longest = silent.min_by_key(|(_, peer)| peer.heard).map(|(writer, _)| *writer);
+        longest.is_some_and(|writer| self.known.remove(&writer).is_some())
     }
 
     /// A router says that it leaves.
@@ -148,11 +177,11 @@ impl Peers {
     /// Who has fallen silent since the last look.
     pub(super) fn fell_silent(&mut self, now: Time) -> Vec<u32> {
         self.known.retain(|_, peer| now < peer.heard + FORGOTTEN);
-        let silent = |peer: &Peer| !peer.gone && now >= peer.heard + SILENCE;
+        let silent = |peer: &Peer| !peer.silent && now >= peer.heard + SILENCE;
         let silent = self.known.iter_mut().filter(|(_, peer)| silent(peer));
         silent
             .map(|(writer, peer)| {
-                peer.gone = true;
+                (peer.gone, peer.silent) = (true, true);
                 *writer
             })
             .collect()

@@ -48,6 +48,31 @@ fn who_counts_on_is_heard_and_who_passes_over_is_asked() {
 }
 
 #[test]
+fn who_counts_on_from_before_is_heard_again_whatever_was_said_in_its_name() {
+    for far in [20, 1 << 63, u64::MAX - 1, u64::MAX] {
+        let mut peers = two();
+        assert_eq!(peers.hear(at(1), &head(2, 0, far, at(99_999))), Heard::AfterGap);
+        let question = peers.next_question(at(1)).unwrap();
+        assert_eq!(peers.answered(at(1), question.whom, None), (true, None));
+        let mut old = 0;
+        while peers.hear(at(2), &head(2, 0, 6 + old, at(2))) == Heard::Old {
+            old += 1;
+        }
+        assert!((1..20).contains(&old), "{far}: {old} were passed over");
+        // Its clock is where it says, so that what is missed later is asked for.
+        assert_eq!(peers.hear(at(50), &head(2, 0, 7 + old, at(50))), Heard::InOrder);
+        assert_eq!(peers.hear(at(60), &head(2, 0, 9 + old, at(60))), Heard::AfterGap);
+        let _ = peers.answered(at(60), 2, None);
+        let since = std::iter::from_fn(|| {
+            let q = peers.next_question(at(60))?;
+            let _ = peers.answered(at(60), q.whom, None);
+            Some(q.since)
+        });
+        assert!(since.min().unwrap() <= at(50), "{far}");
+    }
+}
+
+#[test]
 fn what_is_for_one_is_no_part_of_the_order() {
     let mut peers = two();
     assert_eq!(peers.hear(at(1), &head(2, 0, 0, at(1))), Heard::InOrder);
@@ -88,7 +113,7 @@ fn another_life_begins_anew_and_the_old_one_is_not_believed() {
     assert_eq!(peers.hear(at(50), &head(2, 0, 99, at(50))), Heard::Old);
     assert_eq!(peers.hear(at(50), &head(2, 40, 2, at(50))), Heard::InOrder);
     assert_eq!(peers.next_question(at(50)).unwrap().since, at(40) - MARGIN);
-    assert_eq!(peers.hear(at(50), &head(1, 0, 1, at(50))), Heard::Nobody, "that is us");
+    assert_eq!(peers.hear(at(50), &head(1, 0, 1, at(50))), Heard::Ours, "that is us");
 }
 
 #[test]
@@ -128,12 +153,36 @@ fn after_our_own_outage_everybody_is_asked() {
 }
 
 #[test]
-fn one_router_too_many_is_not_listened_to() {
+fn one_router_too_many_is_not_listened_to_while_all_are_there() {
     let mut peers = Peers::new(0);
     for writer in 1..=PEERS_MAX as u32 {
         assert_eq!(peers.hear(at(0), &head(writer, 0, 1, at(0))), Heard::InOrder);
     }
-    assert_eq!(peers.hear(at(0), &head(9_999, 0, 1, at(0))), Heard::Nobody);
+    assert_eq!(peers.hear(at(0), &head(9_999, 0, 1, at(0))), Heard::TooMany);
     peers.leaves(1);
     assert_eq!(peers.hear(at(0), &head(9_999, 0, 1, at(0))), Heard::InOrder);
+    assert_eq!(peers.hear(at(1), &head(1, 0, 2, at(1))), Heard::TooMany);
+}
+
+#[test]
+fn routers_that_are_gone_give_way_however_many_there_were() {
+    let mut peers = Peers::new(0);
+    // Two stay; of the others each lives for a second, as in a crash loop.
+    for second in 0..3 * PEERS_MAX as u64 {
+        for writer in [1, 2] {
+            peers.hear(at(second), &head(writer, 0, second + 1, at(second)));
+        }
+        let new = head(1000 + second as u32, second, 1, at(second));
+        assert_eq!(peers.hear(at(second), &new), Heard::InOrder, "at {second}");
+        let silent = peers.fell_silent(at(second));
+        assert!(silent.iter().all(|writer| *writer > 2), "{silent:?}");
+        assert!((2..12).contains(&peers.present()), "{}", peers.present());
+    }
+    // Who is not answered counts as gone, and is said to be silent all the same.
+    let mut peers = two();
+    peers.hear(at(3), &head(2, 0, 9, at(3)));
+    for second in 3..10 {
+        let _ = peers.next_question(at(second));
+    }
+    assert!(peers.fell_silent(at(10)).contains(&2));
 }

@@ -159,12 +159,22 @@ pub trait BindingStore: Send + Sync + fmt::Debug {
     /// Removes a value if its revision is `expected`. False: it has changed, or is gone.
     fn compare_and_remove<'a>(&'a self, key: &'a str, expected: u64) -> Call<'a, bool>;
 
+    /// Whether a write would be taken, without writing anything: who could not reach it asks until it can.
+    fn probe(&self) -> Call<'_, ()> {
+        // A removal that expects what can't be is judged where writes are, and changes nothing.
+        Box::pin(async { self.compare_and_remove(PROBE, NO_REVISION).await.map(drop) })
+    }
+
     /// Follows all keys, from what is there now. It goes on over outages until it is dropped.
     fn follow(&self) -> Following;
 
     /// Whether [`Stay::WithUs`] ends with us. Where it doesn't, the value must say by itself until when it holds.
     fn leases(&self) -> bool;
 }
+
+/// A key that no session has, and a revision that none comes to.
+const PROBE: &str = "probe";
+const NO_REVISION: u64 = 1 << 60;
 
 /// How long a store waits for its backend before it says that it can't be reached.
 pub const STORE_PATIENCE: Duration = Duration::from_secs(2);

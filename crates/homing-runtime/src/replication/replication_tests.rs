@@ -5,11 +5,19 @@ use super::*;
 use crate::guard::{Live, Unsent};
 use crate::testing::{ask, eventually, register, settings, stats};
 use homing_core::affinity::Outcome;
+use homing_core::affinity::version::Version;
 use homing_core::ask::{Cause, Refusal};
 use homing_core::fleet::{FleetChange, FleetEvent, State};
 use homing_core::ids::KeySecret;
+use homing_core::time::Time;
+use homing_wire::replica::{Body, Message};
 use std::sync::atomic::Ordering;
 
+#[path = "store_tests.rs"]
+mod at_a_store;
+
+/// Routers from this number on know no worker yet.
+const LONELY: u8 = 100;
 const WORKERS: [&str; 4] = ["w1", "w2", "w3", "w4"];
 
 /// A router of a test, and what ends with it.
@@ -24,17 +32,24 @@ fn shell(n: u8, secret: u8, mode: &str) -> Arc<Shell> {
         "[affinity]\nkey_file = \"k\"\n[replication]\nbackend = \"nats\"\nurls = [\"nats://h\"]\nmode = \"{mode}\"\n"
     );
     let shell = Shell::keyed(&settings(&text), KeySecret::new(&[secret; 32]), &[n; 32]);
-    for name in WORKERS {
-        let id = register(&shell, name);
-        shell.note_fleet(name, &[FleetEvent::State(id, State::Ready)]);
+    if n < LONELY {
+        workers(&shell);
     }
     shell
+}
+
+fn workers(shell: &Shell) {
+    for name in WORKERS {
+        let id = register(shell, name);
+        shell.note_fleet(name, &[FleetEvent::State(id, State::Ready)]);
+    }
 }
 
 impl Router {
     fn begin(shell: Arc<Shell>, ports: Ports, strict: bool) -> Self {
         let life = Lifecycle::default();
-        let shared = Replication::start(&shell, ports, Rules { strict }, &life);
+        let rules = Rules { strict, ttl: Duration::from_secs(1800) };
+        let shared = Replication::start(&shell, ports, rules, &life);
         Self { shell, life, _shared: shared }
     }
 
@@ -98,8 +113,36 @@ impl Router {
     }
 
     async fn end(self) {
-        assert!(self.life.finish(std::time::Duration::from_secs(10)).await, "a task has not ended");
+        assert!(self.life.finish(Duration::from_secs(10)).await, "a task has not ended");
     }
+}
+
+/// A session's register as another router would tell of it.
+fn register_of(router: &Router, session: &str, home: &str) -> Publication {
+    let (worker, rank) = (home.into(), None);
+    Publication {
+        pool: "m".into(),
+        role: homing_core::ids::Role::Aggregated,
+        key: ask(&router.shell, session).session.unwrap().key,
+        version: Version { sequence: 5, writer: 77 },
+        home: Some(homing_core::core::Home { worker, rank, started: None }),
+        used: router.shell.now(),
+    }
+}
+
+/// Of a router that began long ago in the group of this one.
+fn head_of(router: &Router) -> Head {
+    let (now, group) = (router.shell.now(), group(&router.shell));
+    Head { writer: 77, boot: 1, sequence: 1, now, group }
+}
+
+fn say(wire: &Wire, head: Head, body: Body) {
+    wire.say(&homing_wire::replica::encode(&Message { head, body: Some(body) }));
+}
+
+fn metric(router: &Router, line: &str) -> bool {
+    let text = router.shell.metrics().text().unwrap();
+    text.lines().any(|l| !l.starts_with('#') && l.contains(line))
 }
 
 async fn agree(routers: &[&Router], session: &str) -> String {
@@ -161,6 +204,32 @@ async fn r23_who_is_new_has_all_before_it_is_ready() {
 }
 
 #[tokio::test]
+async fn who_is_new_takes_over_what_others_know_once_it_has_workers() {
+    let (wire, shelf) = (Arc::new(Wire::default()), Shelf::with_leases());
+    for over_store in [false, true] {
+        let router =
+            |n| if over_store { Router::at(&shelf, n, false) } else { Router::on(&wire, n) };
+        let a = router(1);
+        a.ready().await;
+        for k in 0..100 {
+            let _ = a.whole(&format!("s{k}")).await;
+        }
+        // What was said is over.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        // Its discovery is away.
+        let b = router(LONELY);
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        assert!(!b.shell.ready() && metric(&b, "homing_replication_in_step 0"));
+        workers(&b.shell);
+        b.ready().await;
+        assert_eq!(stats(&b.shell).bindings, 100, "{over_store}");
+        assert!(!metric(&b, "outcome=\"set_aside\""));
+        a.end().await;
+        b.end().await;
+    }
+}
+
+#[tokio::test]
 async fn r23_what_is_lost_is_asked_for() {
     let wire = Arc::new(Wire::default());
     let [a, b] = [1, 2].map(|n| Router::on(&wire, n));
@@ -170,7 +239,7 @@ async fn r23_what_is_lost_is_asked_for() {
     for k in 0..40 {
         let from = if k % 2 == 0 { &a } else { &b };
         let _ = from.whole(&format!("s{k}")).await;
-        tokio::time::sleep(std::time::Duration::from_millis(12)).await;
+        tokio::time::sleep(Duration::from_millis(12)).await;
     }
     for k in 0..40 {
         agree(&[&a, &b], &format!("s{k}")).await;
@@ -196,7 +265,7 @@ async fn r23_after_a_partition_both_sides_know_what_the_other_did() {
     let gone = ask(&b.shell, "gone");
     assert!(b.shell.core().unbind(b.shell.now(), gone.partition, gone.session.unwrap().key));
     // What happened must have been said, and lost.
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!((b.home("a1"), a.home("b1")), (None, None));
     wire.mend(a.me());
     for k in 0..50 {
@@ -223,7 +292,7 @@ async fn routers_see_each_others_load_and_it_goes() {
     // Somebody who leaves takes what it had booked with it.
     let _running = c.turn("z").await;
     eventually("it is seen", || a.active() == 1).await;
-    c.life.finish(std::time::Duration::from_secs(10)).await;
+    c.life.finish(Duration::from_secs(10)).await;
     eventually("it has left", || a.active() == 0 && b.active() == 0).await;
     a.end().await;
     b.end().await;
@@ -240,23 +309,11 @@ async fn what_is_foreign_newer_or_forged_disturbs_nothing() {
     b.ready().await;
     wire.say(b"HELLO");
     wire.say(&[0x92, 2, 1]);
-    let forged = |home: &str, rank: u16, group| homing_wire::replica::Message {
-        head: Head { writer: 77, boot: 1, sequence: 1, now: a.shell.now(), group },
-        body: Some(homing_wire::replica::Body::Updates(vec![Publication {
-            pool: "m".into(),
-            role: homing_core::ids::Role::Aggregated,
-            key: ask(&a.shell, "forged").session.unwrap().key,
-            version: homing_core::affinity::version::Version { sequence: 5, writer: 77 },
-            home: Some(homing_core::core::Home {
-                worker: home.into(),
-                rank: Some(homing_core::ids::DpRank(rank)),
-                started: None,
-            }),
-            used: a.shell.now(),
-        }])),
-    };
     for (home, rank) in [("w1", 9), ("nobody", 0)] {
-        wire.say(&homing_wire::replica::encode(&forged(home, rank, group(&a.shell))));
+        let mut register = register_of(&a, "forged", home);
+        register.home.as_mut().unwrap().rank = Some(homing_core::ids::DpRank(rank));
+        let head = Head { writer: 77, boot: 1, sequence: 1, ..head_of(&a) };
+        say(&wire, head, Body::Updates(vec![register]));
     }
     let _ = stranger.whole("s").await;
     let (home, _) = a.whole("s").await;
@@ -272,128 +329,33 @@ async fn what_is_foreign_newer_or_forged_disturbs_nothing() {
     }
 }
 
-// === a shared store ===
-
 #[tokio::test]
-async fn r24_of_many_first_turns_at_once_all_go_to_one_worker() {
-    let shelf = Shelf::with_leases();
-    let routers: Vec<_> = (1..=3).map(|n| Router::at(&shelf, n, false)).collect();
-    for router in &routers {
-        router.ready().await;
-    }
-    for k in 0..50 {
-        let session = format!("s{k}");
-        let turns =
-            [routers[0].turn(&session), routers[1].turn(&session), routers[2].turn(&session)];
-        let [a, b, c] = turns;
-        let (a, b, c) = tokio::join!(a, b, c);
-        assert!(a.2 == b.2 && b.2 == c.2, "{} {} {}", a.2, b.2, c.2);
-        drop((a.0, b.0, c.0));
-        let refs: Vec<_> = routers.iter().collect();
-        assert_eq!(agree(&refs, &session).await, a.2);
-    }
-    // A bound turn asks nobody before it goes.
-    shelf.fail();
-    assert_eq!(routers[1].whole("s7").await.1, Outcome::Hit);
-    for router in routers {
-        router.end().await;
-    }
-}
-
-#[tokio::test]
-async fn r24_what_comes_to_nothing_is_withdrawn() {
-    let shelf = Shelf::with_leases();
-    let [a, b] = [1, 2].map(|n| Router::at(&shelf, n, false));
+async fn what_is_said_of_a_far_time_moves_nothing() {
+    let wire = Arc::new(Wire::default());
+    let [a, b] = [1, 2].map(|n| Router::on(&wire, n));
     a.ready().await;
     b.ready().await;
-    let checked = a.shell.admit(ask(&a.shell, "s")).await.unwrap().check().await.unwrap();
-    assert_eq!(shelf.values().len(), 1);
-    let _ = checked.answered_badly();
-    eventually("it is taken back", || shelf.values().is_empty()).await;
-    // Its client goes while the store is asked: dropped at whichever point, nothing is left.
-    for polls in 0..6 {
-        let mut going = Box::pin(a.turn("t"));
-        for _ in 0..polls {
-            if crate::testing::now(&mut going).await.is_some() {
-                break;
-            }
-            tokio::task::yield_now().await;
+    let far = Time::from_micros(u64::MAX);
+    for sequence in [u64::MAX / 4, u64::MAX] {
+        for used in [a.shell.now(), Time::from_micros(1)] {
+            let mut register = register_of(&a, "far", "w1");
+            (register.version.sequence, register.used) = (sequence, used);
+            say(&wire, head_of(&a), Body::Updates(vec![register]));
         }
-        drop(going);
-        eventually("nothing is held", || {
-            let s = stats(&a.shell);
-            s.leases + s.bookings == 0 && (shelf.values().is_empty() || a.home("t").is_some())
-        })
-        .await;
     }
-    a.end().await;
-    b.end().await;
-}
-
-#[tokio::test]
-async fn r24_an_outage_is_answered_as_the_settings_say() {
-    let shelf = Shelf::with_leases();
-    let (local, strict) = (Router::at(&shelf, 1, false), Router::at(&shelf, 2, true));
-    local.ready().await;
-    strict.ready().await;
-    let _ = strict.whole("before").await;
-    agree(&[&local, &strict], "before").await;
-    shelf.fail();
-    let (home, outcome) = local.whole("s").await;
-    assert_eq!(outcome, Outcome::New, "{home}");
-    let granted = strict.shell.admit(ask(&strict.shell, "t")).await.unwrap();
-    match granted.check().await {
-        Err(Unsent::Refused(Refusal { cause: Cause::StoreUnreachable, .. })) => {}
-        other => panic!("{other:?}"),
+    // In the name of one of them, of another life, of another time and far in its count.
+    let of_b = Head { writer: b.me(), boot: b.shell.now().as_micros(), ..head_of(&a) };
+    say(&wire, Head { boot: u64::MAX, ..of_b }, Body::Hello);
+    say(&wire, Head { now: far, ..of_b }, Body::Hello);
+    eventually("all is refused", || metric(&a, "outcome=\"untrue\"} 6")).await;
+    for k in 0..20 {
+        let session = format!("s{k}");
+        let (home, _) = if k % 2 == 0 { &a } else { &b }.whole(&session).await;
+        assert_eq!(agree(&[&a, &b], &session).await, home);
     }
-    assert_eq!(strict.whole("before").await.1, Outcome::Hit, "what is bound goes on");
-    assert_eq!(stats(&strict.shell).leases, 0);
-    shelf.back();
-    // What was bound meanwhile is written, and the others hear of it.
-    assert_eq!(agree(&[&local, &strict], "s").await, home);
-    let strict_again = strict.whole("t").await;
-    assert_eq!(strict_again.1, Outcome::New);
-    local.end().await;
-    strict.end().await;
-}
-
-#[tokio::test]
-async fn r24_who_is_new_has_what_the_store_holds() {
-    let shelf = Arc::new(Shelf::default());
-    let a = Router::at(&shelf, 1, false);
-    a.ready().await;
-    for k in 0..200 {
-        let _ = a.whole(&format!("s{k}")).await;
-    }
-    // What has not been written yet is, before it ends.
-    a.end().await;
-    assert_eq!(shelf.values().len(), 200);
-    let b = Router::at(&shelf, 2, false);
-    b.ready().await;
-    assert_eq!(stats(&b.shell).bindings, 200);
-    let calls = shelf.calls.load(Ordering::Relaxed);
-    assert_eq!(b.whole("s3").await.1, Outcome::Hit);
-    eventually("its use is written", || shelf.calls.load(Ordering::Relaxed) > calls).await;
-    b.end().await;
-}
-
-#[tokio::test]
-async fn r24_a_departed_home_is_moved_by_one_router_for_all() {
-    let shelf = Shelf::with_leases();
-    let [a, b] = [1, 2].map(|n| Router::at(&shelf, n, false));
-    a.ready().await;
-    b.ready().await;
-    let (home, _) = a.whole("s").await;
-    agree(&[&a, &b], "s").await;
-    for router in [&a, &b] {
-        let id = router.shell.core().worker_named(&home).unwrap();
-        crate::testing::fleet(&router.shell, FleetChange::Remove(id));
-    }
-    let (one, other) = tokio::join!(a.turn("s"), b.turn("s"));
-    assert_eq!(one.2, other.2);
-    assert_ne!(one.2, home);
-    drop((one.0, other.0));
-    agree(&[&a, &b], "s").await;
+    assert_eq!((a.home("far"), b.home("far")), (None, None));
+    let _running = b.turn("x").await;
+    eventually("its load is seen", || a.active() == 1).await;
     a.end().await;
     b.end().await;
 }

@@ -3,15 +3,19 @@
 //! A first turn is made known before its dispatch ([`Store::claim`]); whatever is bound, used or removed follows behind
 //! the requests; what others write is followed. A bound turn waits for nothing here.
 
-use super::counts::Counts;
-use super::port::{BindingStore, Following, PortError, Seen, Set, Stay};
-use super::take_over;
+mod claims;
+mod follow;
+
+use super::Rules;
+use super::counts::{Counts, Over};
+use super::port::{BindingStore, PortError, Set, Stay};
 use crate::shell::Shell;
 use bytes::Bytes;
+use claims::Open;
+use follow::Listed;
 use homing_core::ask::Claimed;
 use homing_core::core::Publication;
 use homing_core::ids::{Role, SessionKey};
-use homing_core::time::Time;
 use homing_wire::replica::{Record, RecordKind, ReplicaError};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -30,41 +34,35 @@ const AT_ONCE: usize = 64;
 const PENDING_MAX: usize = 65_536;
 /// How often one write is tried against others' before it is left for later.
 const TRIES: usize = 8;
-/// Where the store can't be reached: when it is tried again.
+/// Where the store can't be reached: how often it is asked whether it is there again. Nothing else would find out: a
+/// router that refuses first turns meanwhile has nothing to write.
 const AGAIN: Duration = Duration::from_millis(250);
-/// Where a store has no leases a claim holds for so long, and is renewed before.
-const CLAIM_LIFE: Duration = Duration::from_secs(15);
-const RENEW: Duration = Duration::from_secs(5);
-/// A claim that nobody has confirmed or withdrawn by then never will be.
-const FORGOTTEN: Duration = Duration::from_secs(3600);
 /// Revisions of late writes that are kept: a write that knows its register's needs one round trip.
 const REVISIONS: usize = 32_768;
-/// For so long who is new waits for what the store holds.
-const JOIN_PATIENCE: Duration = Duration::from_secs(15);
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Store {
     shell: Arc<Shell>,
+    /// A digest of our session secret: what is written with another one means nothing here.
+    group: u64,
     store: Arc<dyn BindingStore>,
     counts: Arc<Counts>,
-    /// Whether a first turn fails while the store can't be reached.
-    strict: bool,
+    rules: Rules,
     /// It has failed, and has not been reached since.
     down: AtomicBool,
+    /// It has not been reached yet, or may have gone: it is to be asked.
+    doubted: AtomicBool,
+    /// It is being asked whether it is there.
+    probing: AtomicBool,
     /// Claims of ours that nobody has confirmed yet.
     open: Mutex<HashMap<String, Open>>,
     revisions: Mutex<Revisions>,
     writing: Arc<Semaphore>,
+    /// What the store has said of itself since it is followed anew.
+    listed: Listed,
     /// Registers that could not be written.
     left: Mutex<BTreeMap<String, Publication>>,
-}
-
-#[derive(Clone, Debug)]
-struct Open {
-    revision: u64,
-    record: Record,
-    since: Time,
 }
 
 /// The last of two generations: when one is full, the one before goes.
@@ -80,16 +78,24 @@ impl Revisions {
         self.0[0].insert(key.to_owned(), revision);
     }
 
+    /// The store may be another one, whose revisions mean something else.
+    fn forget(&mut self) {
+        *self = Self::default();
+    }
+
     fn get(&self, key: &str) -> Option<u64> {
         self.0.iter().find_map(|some| some.get(key)).copied()
     }
 }
 
 /// A session's key in a store.
-fn key_of(pool: &str, role: Role, key: SessionKey) -> String {
-    // Pools' names may hold anything: what tells two apart is their hash, and their sessions' keys are apart anyway.
-    let pool = xxhash_rust::xxh3::xxh3_64(pool.as_bytes());
-    format!("{role}.{pool:016x}.{:032x}", key.0)
+pub(super) fn key_of(pool: &str, role: Role, key: SessionKey) -> String {
+    format!("{role}.{}.{:032x}", pool_of(pool), key.0)
+}
+
+/// Pools' names may hold anything: what tells two apart is their hash, and their sessions' keys are apart anyway.
+fn pool_of(pool: &str) -> String {
+    format!("{:016x}", xxhash_rust::xxh3::xxh3_64(pool.as_bytes()))
 }
 
 impl Store {
@@ -97,17 +103,22 @@ impl Store {
         shell: Arc<Shell>,
         store: Arc<dyn BindingStore>,
         counts: Arc<Counts>,
-        strict: bool,
+        rules: Rules,
+        group: u64,
     ) -> Arc<Self> {
         Arc::new(Self {
             shell,
+            group,
             store,
             counts,
-            strict,
+            rules,
             down: AtomicBool::new(false),
+            doubted: AtomicBool::new(true),
+            probing: AtomicBool::new(false),
             open: Mutex::default(),
             revisions: Mutex::default(),
             writing: Arc::new(Semaphore::new(AT_ONCE)),
+            listed: Listed::default(),
             left: Mutex::default(),
         })
     }
@@ -139,7 +150,7 @@ impl Store {
 
     fn without(&self) -> Claimed {
         self.counts.claimed("unreachable");
-        if self.strict { Claimed::Unreachable } else { Claimed::Without }
+        if self.rules.strict { Claimed::Unreachable } else { Claimed::Without }
     }
 
     async fn write_claim(
@@ -149,13 +160,14 @@ impl Store {
         expected: Option<u64>,
     ) -> Claimed {
         let now = self.shell.now();
-        let until = (!self.store.leases()).then(|| now + CLAIM_LIFE);
-        let record = Record { kind: RecordKind::Tentative, publication, until };
+        let until = (!self.store.leases()).then(|| now + claims::LIFE);
+        let record =
+            Record { kind: RecordKind::Tentative, publication, until, group: Some(self.group) };
         let value = Bytes::from(record.encode());
         match self.store.compare_and_set(key, value, expected, Stay::WithUs).await {
             Ok(Set::Done(revision)) => {
                 self.counts.claimed("ours");
-                self.open.lock().insert(key.to_owned(), Open { revision, record, since: now });
+                self.open.lock().insert(key.to_owned(), Open::new(revision, record, now));
                 Claimed::Ours(revision)
             }
             Ok(Set::Was(None)) => Claimed::Theirs { revision: None, says: None, bound: false },
@@ -181,18 +193,18 @@ impl Store {
         }
     }
 
-    async fn take_back(&self, key: &str) {
-        let open = self.open.lock().remove(key);
-        let Some(open) = open else { return };
-        if let Err(error) = self.store.compare_and_remove(key, open.revision).await {
-            // It idles out, or ends with us.
-            tracing::debug!(%error, "a claim could not be taken back");
-        }
-    }
-
+    /// What a value says; `None`: nothing that is believed, and it may be written over.
     fn read(&self, value: &[u8]) -> Option<Record> {
         match Record::decode(value) {
-            Ok(record) => Some(record),
+            Ok(record) if record.group.is_some_and(|group| group != self.group) => {
+                self.counts.other_secret();
+                None
+            }
+            Ok(record) if record.publication.version.is_credible(self.shell.now()) => Some(record),
+            Ok(_) => {
+                self.counts.untrue();
+                None
+            }
             Err(error @ ReplicaError::Version(_)) => {
                 self.counts.refused("newer", &error.to_string());
                 None
@@ -207,14 +219,13 @@ impl Store {
     fn failed(&self, error: &PortError) {
         if !self.down.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "the shared store of sessions can't be used");
-            self.counts.up(false);
         }
+        self.counts.up(Over::Store, false);
     }
 
     fn reached(&self) {
-        if self.down.swap(false, Ordering::Relaxed) {
-            self.counts.up(true);
-        }
+        self.down.store(false, Ordering::Relaxed);
+        self.counts.up(Over::Store, true);
     }
 
     // === what follows behind requests ===
@@ -222,7 +233,6 @@ impl Store {
     /// Writes what happens here. Runs until `over`, then writes the rest.
     pub(super) async fn write(self: Arc<Self>, over: CancellationToken) {
         let mut tasks = JoinSet::new();
-        let mut renewed = self.shell.now();
         let mut again = tokio::time::Instant::now();
         loop {
             let is_over = over.run_until_cancelled(tokio::time::sleep(TICK)).await.is_none();
@@ -232,22 +242,21 @@ impl Store {
                 if left.len() < PENDING_MAX || left.contains_key(&key) {
                     left.insert(key, publication);
                 } else {
-                    self.counts.unsent("too many registers wait for the store");
+                    self.counts.unsent(1, "too many registers wait for the store");
                 }
             }
             for (pool, role, session) in self.shell.core().withdrawals() {
                 let (this, key) = (self.clone(), key_of(&pool, role, session));
                 tasks.spawn(async move { this.take_back(&key).await });
             }
-            let waits = self.down.load(Ordering::Relaxed) && tokio::time::Instant::now() < again;
-            if !waits || is_over {
-                again = tokio::time::Instant::now() + AGAIN;
-                self.write_those(&mut tasks).await;
+            let down = self.down.load(Ordering::Relaxed);
+            if !down || is_over {
+                self.write_those(&mut tasks);
             }
-            let now = self.shell.now();
-            if now >= renewed + RENEW {
-                renewed = now;
-                self.renew(now).await;
+            let asks = down || self.doubted.load(Ordering::Relaxed);
+            if asks && tokio::time::Instant::now() >= again {
+                again = tokio::time::Instant::now() + AGAIN;
+                self.probe(&mut tasks);
             }
             while tasks.try_join_next().is_some() {}
             if is_over {
@@ -256,7 +265,7 @@ impl Store {
         }
         // The rest, as long as it goes: who waits for us has patience for some seconds.
         loop {
-            self.write_those(&mut tasks).await;
+            self.write_those(&mut tasks);
             let wrote = tasks.join_next().await.is_some();
             if !wrote && self.left.lock().is_empty() || self.down.load(Ordering::Relaxed) {
                 break;
@@ -265,10 +274,24 @@ impl Store {
         while tasks.join_next().await.is_some() {}
     }
 
-    async fn write_those(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
-        // Of a store that is down one write finds out that it is back.
-        let is_down = self.down.load(Ordering::Relaxed);
-        let most = if is_down { 1 } else { self.left.lock().len().min(AT_ONCE) };
+    /// Asks a store that is down whether it is there again.
+    fn probe(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        if self.probing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let this = self.clone();
+        tasks.spawn(async move {
+            match this.store.probe().await {
+                Ok(()) => this.reached(),
+                Err(error) => this.failed(&error),
+            }
+            this.doubted.store(false, Ordering::Relaxed);
+            this.probing.store(false, Ordering::Relaxed);
+        });
+    }
+
+    fn write_those(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        let most = self.left.lock().len().min(AT_ONCE);
         for _ in 0..most {
             let Ok(permit) = self.writing.clone().try_acquire_owned() else { return };
             let this = self.clone();
@@ -299,7 +322,8 @@ impl Store {
         let known = || self.revisions.lock().get(key);
         let mut expected = open.map(|open| open.revision).or_else(known);
         let kind = if publication.home.is_some() { RecordKind::Bound } else { RecordKind::Removed };
-        let record = Record { kind, publication: publication.clone(), until: None };
+        let group = Some(self.group);
+        let record = Record { kind, publication: publication.clone(), until: None, group };
         let value = Bytes::from(record.encode());
         for _ in 0..TRIES {
             match self.store.compare_and_set(key, value.clone(), expected, Stay::Idle).await? {
@@ -311,6 +335,10 @@ impl Store {
                 Set::Was(None) => expected = None,
                 Set::Was(Some((revision, there))) => {
                     let there = self.read(&there);
+                    if there.as_ref().is_some_and(|t| says_the_same(t, &record)) {
+                        self.revisions.lock().note(key, revision);
+                        return Ok(());
+                    }
                     let later = |t: &Record| t.publication.version > publication.version;
                     if let Some(there) = there.filter(later) {
                         // Another's first turn that came later binds what we have missed.
@@ -325,111 +353,13 @@ impl Store {
                 }
             }
         }
-        self.counts.unsent("a register changed too often to be written");
+        self.counts.unsent(1, "a register changed too often to be written");
         Ok(())
     }
+}
 
-    /// Claims that nobody has confirmed: those of a store without leases hold for a while only, and those that are
-    /// forgotten go.
-    async fn renew(&self, now: Time) {
-        let open: Vec<(String, Open)> =
-            self.open.lock().iter().map(|(key, open)| (key.clone(), open.clone())).collect();
-        for (key, open) in open {
-            if now >= open.since + FORGOTTEN {
-                self.take_back(&key).await;
-                continue;
-            }
-            if self.store.leases() {
-                continue;
-            }
-            let record = Record { until: Some(now + CLAIM_LIFE), ..open.record };
-            let value = Bytes::from(record.encode());
-            let set =
-                self.store.compare_and_set(&key, value, Some(open.revision), Stay::WithUs).await;
-            let mut all = self.open.lock();
-            match set {
-                Ok(Set::Done(revision)) => {
-                    if let Some(known) = all.get_mut(&key).filter(|o| o.revision == open.revision) {
-                        known.revision = revision;
-                    }
-                }
-                // Somebody has bound it meanwhile.
-                Ok(Set::Was(_)) => {
-                    if all.get(&key).is_some_and(|o| o.revision == open.revision) {
-                        all.remove(&key);
-                    }
-                }
-                Err(_) => {}
-            }
-        }
-    }
-
-    // === what others write ===
-
-    /// Follows the store. Runs until `over`; `joined` hears once all that was there has been taken over.
-    pub(super) async fn follow(
-        self: Arc<Self>,
-        mut following: Following,
-        joined: oneshot::Sender<()>,
-        over: CancellationToken,
-    ) {
-        let mut joined = Some(joined);
-        let patience = tokio::time::sleep(JOIN_PATIENCE);
-        tokio::pin!(patience);
-        loop {
-            let seen = tokio::select! {
-                biased;
-                () = over.cancelled() => break,
-                seen = following.recv() => seen,
-                () = &mut patience, if joined.is_some() => {
-                    tracing::warn!("this router begins without what the store holds: it learns as it hears of it");
-                    self.joined(joined.take());
-                    continue;
-                }
-            };
-            match seen {
-                Some(Seen::Put { key, value, .. }) => self.take(&key, &value, joined.is_some()),
-                // It has idled out everywhere, or was taken back.
-                Some(Seen::Gone { .. }) => {}
-                Some(Seen::InStep) => {
-                    self.reached();
-                    self.counts.up(true);
-                    self.counts.peers(0, true);
-                    self.joined(joined.take());
-                }
-                Some(Seen::Lost) => {
-                    self.counts.up(false);
-                    self.counts.peers(0, false);
-                }
-                None => {
-                    tracing::error!("the store of sessions can't be followed any more");
-                    self.joined(joined.take());
-                    break;
-                }
-            }
-        }
-    }
-
-    fn joined(&self, joined: Option<oneshot::Sender<()>>) {
-        if let Some(joined) = joined {
-            self.shell.core().restored();
-            // Whoever waited may be gone.
-            let _ = joined.send(());
-        }
-    }
-
-    fn take(&self, key: &str, value: &[u8], joining: bool) {
-        let Some(record) = self.read(value) else { return };
-        let p = record.publication;
-        if key_of(&p.pool, p.role, p.key) != key {
-            return self
-                .counts
-                .refused("forged", "a register of the shared store is not that of its key");
-        }
-        if record.kind == RecordKind::Tentative {
-            return;
-        }
-        let received = take_over(self.shell.core(), self.shell.now(), p, joining);
-        self.counts.received(received);
-    }
+/// Whether what is there needs no writing: another router has written the same, of this use or a later one.
+fn says_the_same(there: &Record, ours: &Record) -> bool {
+    let of = |record: &Record| (record.kind, record.publication.version);
+    of(there) == of(ours) && there.publication.used >= ours.publication.used
 }

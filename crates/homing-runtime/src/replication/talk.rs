@@ -3,12 +3,13 @@
 //! One task. Whatever the core has to tell goes out together every 10 ms; what is booked on targets whenever it has
 //! changed, at most every 20 ms (growing answers: every 200), and whole once a second, which is also the sign of life.
 
-use super::counts::Counts;
+use super::counts::{Counts, Over};
 use super::peers::{Heard, Peers, Question};
 use super::port::{Bus, Deliveries, Delivery, MESSAGE_MAX, To};
 use super::take_over;
 use crate::shell::Shell;
 use bytes::Bytes;
+use homing_core::affinity::version::AHEAD;
 use homing_core::core::{Cursor, Publication};
 use homing_core::ids::DpRank;
 use homing_core::load::PeerLoad;
@@ -29,6 +30,8 @@ const LOAD_EVERY: Duration = Duration::from_millis(20);
 const GROWTH_EVERY: Duration = Duration::from_millis(200);
 /// and all of it.
 const BEAT: Duration = Duration::from_secs(1);
+/// Who asks who is there is answered so soon at most.
+const ANSWER_EVERY: Duration = Duration::from_millis(50);
 /// A message that the backend doesn't take within this is lost.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// For so long who is new waits for others to say that they are there.
@@ -60,7 +63,9 @@ pub(super) struct Talk {
     told_at: Instant,
     grown_at: Instant,
     beat_at: Instant,
-    /// What each peer has booked somewhere.
+    /// Somebody asks who is there.
+    called: bool,
+    /// On which of our targets each peer has booked something.
     booked: BTreeMap<u32, BTreeSet<(Arc<str>, DpRank)>>,
     questions: VecDeque<Question>,
     joining: Option<Joining>,
@@ -99,10 +104,17 @@ impl Talk {
             told_at: now,
             grown_at: now,
             beat_at: now,
+            called: false,
             booked: BTreeMap::new(),
             questions: VecDeque::new(),
             joining: Some(joining),
         }
+    }
+
+    /// Targets that are kept of peers' words.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.booked.values().map(BTreeSet::len).sum()
     }
 
     /// Runs until `over`, then says goodbye.
@@ -110,8 +122,8 @@ impl Talk {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            // Not biased: a flood of messages must not keep us from saying that we are there.
             tokio::select! {
-                biased;
                 () = over.cancelled() => break,
                 delivery = deliveries.recv() => match delivery {
                     Some(delivery) => self.take(delivery).await,
@@ -125,7 +137,7 @@ impl Talk {
             }
         }
         self.publish().await;
-        self.say(To::All, Body::Bye).await;
+        self.mention(To::All, Body::Bye).await;
     }
 
     async fn take(&mut self, delivery: Delivery) {
@@ -133,7 +145,6 @@ impl Talk {
             Delivery::Message(bytes) => self.message(&bytes).await,
             Delivery::Lost => {
                 self.up = false;
-                self.counts.up(false);
                 self.peers.lost();
                 if let Some(joining) = &mut self.joining {
                     (joining.called, joining.asked) = (None, false);
@@ -141,12 +152,11 @@ impl Talk {
             }
             Delivery::Back => {
                 self.up = true;
-                self.counts.up(true);
                 if let Some(joining) = &mut self.joining {
                     joining.called = Some(Instant::now());
                 }
                 // The others ask for what we said meanwhile, as soon as they hear how far we have counted.
-                self.say(To::All, Body::Hello).await;
+                self.mention(To::All, Body::Hello).await;
             }
         }
     }
@@ -158,13 +168,19 @@ impl Talk {
         };
         let head = message.head;
         if head.group != self.head.group {
-            let why = "a router of this group has another session secret: affinity.key_file must be the same at all of them";
-            return self.counts.refused("other_secret", why);
+            return self.counts.other_secret();
         }
         let now = self.shell.now();
+        if head.now.max(Time::from_micros(head.boot)) > now + AHEAD {
+            return self.counts.untrue();
+        }
         let heard = self.peers.hear(now, &head);
         match heard {
-            Heard::Nobody => return,
+            Heard::Ours => return,
+            Heard::TooMany => {
+                let why = "more routers than are listened to: is each of them one of this group?";
+                return self.counts.refused("too_many", why);
+            }
             Heard::Anew => self.forget(head.writer),
             Heard::AfterGap => self.counts.gap(),
             Heard::InOrder | Heard::Old => {}
@@ -180,7 +196,8 @@ impl Talk {
                 self.hear_loads(head.writer, whole, targets);
             }
             Body::Loads { .. } => {}
-            Body::Hello => self.beat().await,
+            // Answered with the next tick, and seldom: however many call, and however often.
+            Body::Hello => self.called = true,
             Body::Fetch { since, cursor } => {
                 if self.questions.len() < QUESTIONS {
                     self.questions.push_back(Question { whom: head.writer, since, cursor });
@@ -209,11 +226,10 @@ impl Talk {
         }
     }
 
+    /// Also where a store tells of bindings: it may have lost what the others know.
     fn take_over(&self, now: Time, update: Publication) {
-        if self.bindings {
-            let joining = self.joining.is_some();
-            self.counts.received(take_over(self.shell.core(), now, update, joining));
-        }
+        let joining = self.joining.is_some();
+        self.counts.received(take_over(self.shell.core(), now, update, joining));
     }
 
     fn hear_loads(&mut self, writer: u32, whole: bool, targets: Vec<(Arc<str>, DpRank, PeerLoad)>) {
@@ -227,12 +243,12 @@ impl Talk {
             booked.clear();
         }
         for (worker, rank, load) in targets {
-            // Who is not known here yet is told of again within a second.
-            core.handle_peer_load(writer, &worker, rank, load);
-            if load == PeerLoad::default() {
-                booked.remove(&(worker, rank));
-            } else {
+            // What is not known here yet is told of again within a second; to keep it, others could name what they like.
+            let known = core.handle_peer_load(writer, &worker, rank, load);
+            if known && load != PeerLoad::default() {
                 booked.insert((worker, rank));
+            } else {
+                booked.remove(&(worker, rank));
             }
         }
         self.shell.pump();
@@ -245,6 +261,8 @@ impl Talk {
     }
 
     async fn tick(&mut self) {
+        // Here, not as it changes: who was too slow for a flood is back at once.
+        self.counts.up(Over::Bus, self.up);
         self.publish().await;
         self.tell_loads().await;
         let now = self.shell.now();
@@ -256,14 +274,17 @@ impl Talk {
             self.forget(writer);
         }
         if self.up {
-            if let Some(question) = self.peers.next_question(now) {
+            // What is told while no worker is known would lead nowhere.
+            let asks = !self.shell.core().knows_nothing();
+            if let Some(question) = asks.then(|| self.peers.next_question(now)).flatten() {
                 self.ask(question).await;
             }
             if let Some(question) = self.questions.pop_front() {
                 self.answer(question).await;
             }
         }
-        self.counts.peers(self.peers.present(), self.peers.in_step());
+        self.counts.peers(self.peers.present());
+        self.counts.in_step(Over::Bus, self.peers.in_step());
         self.join();
     }
 
@@ -277,8 +298,10 @@ impl Talk {
             let mut left = &updates[..];
             while !left.is_empty() {
                 let (now, later) = left.split_at(updates_that_fit(left, MESSAGE_MAX));
-                self.counts.sent(now.len());
-                self.say(To::All, Body::Updates(now.to_vec())).await;
+                match self.say(To::All, Body::Updates(now.to_vec())).await {
+                    Ok(()) => self.counts.sent(now.len()),
+                    Err(why) => self.counts.unsent(now.len(), &why),
+                }
                 left = later;
             }
             if updates.len() < TAKEN_AT_ONCE {
@@ -289,7 +312,8 @@ impl Talk {
 
     async fn tell_loads(&mut self) {
         let now = Instant::now();
-        if now >= self.beat_at + BEAT {
+        let every = if self.called { ANSWER_EVERY } else { BEAT };
+        if now >= self.beat_at + every {
             return self.beat().await;
         }
         if now < self.told_at + LOAD_EVERY {
@@ -319,6 +343,7 @@ impl Talk {
     /// All of it: who has missed something knows it again.
     async fn beat(&mut self) {
         self.told = self.loads();
+        self.called = false;
         let now = Instant::now();
         (self.beat_at, self.told_at, self.grown_at) = (now, now, now);
         let all = self.told.iter().map(|((worker, rank), load)| (worker.clone(), *rank, *load));
@@ -327,11 +352,11 @@ impl Talk {
 
     async fn say_loads(&mut self, whole: bool, targets: Vec<(Arc<str>, DpRank, PeerLoad)>) {
         if targets.len() <= replica::ENTRIES_MAX / 4 {
-            return self.say(To::All, Body::Loads { whole, targets }).await;
+            return self.mention(To::All, Body::Loads { whole, targets }).await;
         }
         // Too many for one message: each target's word stands by itself.
         for part in targets.chunks(replica::ENTRIES_MAX / 4) {
-            self.say(To::All, Body::Loads { whole: false, targets: part.to_vec() }).await;
+            self.mention(To::All, Body::Loads { whole: false, targets: part.to_vec() }).await;
         }
     }
 
@@ -345,7 +370,7 @@ impl Talk {
 
     async fn ask(&mut self, question: Question) {
         let Question { whom, since, cursor } = question;
-        self.say(To::One(whom), Body::Fetch { since, cursor }).await;
+        self.mention(To::One(whom), Body::Fetch { since, cursor }).await;
     }
 
     async fn answer(&mut self, question: Question) {
@@ -368,11 +393,15 @@ impl Talk {
             }
             next = Some(cursor.to_bits());
         }
-        self.counts.told(updates.len());
-        self.say(To::One(question.whom), Body::Chunk { next, updates }).await;
+        let registers = updates.len();
+        match self.say(To::One(question.whom), Body::Chunk { next, updates }).await {
+            Ok(()) => self.counts.told(registers),
+            Err(why) => self.counts.unsent(registers, &why),
+        }
     }
 
-    async fn say(&mut self, to: To, body: Body) {
+    /// Why it could not be said, in words; whoever was to hear it will ask.
+    async fn say(&mut self, to: To, body: Body) -> Result<(), String> {
         let sequence = match to {
             // Counted also where it is lost: that others notice, and ask.
             To::All => {
@@ -382,21 +411,33 @@ impl Talk {
             To::One(_) => 0,
         };
         if !self.up {
-            return;
+            return Err("the backend can't be reached".to_owned());
         }
         let head = Head { sequence, now: self.shell.now(), ..self.head };
         let bytes = Bytes::from(replica::encode(&Message { head, body: Some(body) }));
-        let sent = timeout(SEND_PATIENCE, self.bus.send(to, bytes)).await;
-        match sent {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => self.counts.unsent(&error.to_string()),
-            Err(_) => self.counts.unsent("the backend takes no messages"),
+        match timeout(SEND_PATIENCE, self.bus.send(to, bytes)).await {
+            Ok(sent) => sent.map_err(|error| error.to_string()),
+            Err(_) => Err("the backend takes no messages".to_owned()),
+        }
+    }
+
+    /// The same of what is said again within a second.
+    async fn mention(&mut self, to: To, body: Body) {
+        if let Err(why) = self.say(to, body).await
+            && self.up
+        {
+            tracing::debug!(why, "a message to other routers was lost");
         }
     }
 
     /// Looks how far the way to what others know has gone.
     fn join(&mut self) {
         let Some(joining) = &mut self.joining else { return };
+        if self.shell.core().knows_nothing() {
+            // What others know would lead nowhere yet, and this router can't be ready before it has a worker.
+            joining.began = Instant::now();
+            return;
+        }
         let passed = joining.began.elapsed();
         let over = match joining.called {
             None => passed >= ALONE_PATIENCE,
@@ -418,9 +459,7 @@ impl Talk {
 
     fn joined(&mut self) {
         let Some(mut joining) = self.joining.take() else { return };
-        if self.bindings {
-            self.shell.core().restored();
-        }
+        self.shell.core().restored();
         let (routers, whole) =
             (self.peers.present(), joining.called.is_some() && self.peers.has_all());
         let sessions: usize = self.shell.core().partitions().iter().map(|p| p.stats.bindings).sum();
@@ -444,3 +483,7 @@ fn is_same_but_grown(now: &PeerLoad, told: &PeerLoad) -> bool {
     (now.active_requests, now.decoding, now.prefill_tokens)
         == (told.active_requests, told.decoding, told.prefill_tokens)
 }
+
+#[cfg(test)]
+#[path = "talk_tests.rs"]
+mod tests;

@@ -8,7 +8,7 @@
 //! pools   = [name, ..]      homes = [[worker, started], ..]     workers = [name, ..]
 //! register = [pool, role, key, sequence, writer, home, rank, used]
 //! target  = [worker, rank, active, decoding, prefill, blocks, context]
-//! record  = [1, kind, pool, role, key, sequence, writer, worker, rank, started, used, until]
+//! record  = [1, kind, pool, role, key, sequence, writer, worker, rank, started, used, until, group]
 //! ```
 //!
 //! A list may be longer than is known here: a later version adds at the end, and what an earlier one doesn't know it

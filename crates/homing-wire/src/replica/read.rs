@@ -162,6 +162,11 @@ impl<'a> List<'a> {
         }
     }
 
+    /// What later releases say at the end.
+    pub(super) fn optional_last(&mut self, what: &'static str) -> Read<Option<u64>> {
+        if self.left == 0 { Ok(None) } else { self.optional(what) }
+    }
+
     pub(super) fn rank(&mut self) -> Read<Option<DpRank>> {
         let rank = self.optional("a rank")?.map(u16::try_from).transpose();
         Ok(rank.map_err(|_| ReplicaError::Foreign("a rank"))?.map(DpRank))

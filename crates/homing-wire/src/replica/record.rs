@@ -31,6 +31,8 @@ pub struct Record {
     pub publication: Publication,
     /// A tentative one: until when it holds, by the clock of its writer, where the store doesn't end it by itself.
     pub until: Option<Time>,
+    /// A digest of its writer's session secret, as in messages; `None`: an earlier release wrote it.
+    pub group: Option<u64>,
 }
 
 impl Record {
@@ -45,7 +47,7 @@ impl Record {
 
     fn write(&self, out: &mut ByteBuf) -> Written {
         let p = &self.publication;
-        write_array_len(out, 12)?;
+        write_array_len(out, 13)?;
         write_uint(out, VERSION)?;
         write_uint(
             out,
@@ -68,7 +70,8 @@ impl Record {
         optional(out, home.and_then(|home| home.rank).map(|rank| rank.0.into()))?;
         optional(out, home.and_then(|home| home.started))?;
         write_uint(out, p.used.as_micros())?;
-        optional(out, self.until.map(Time::as_micros))
+        optional(out, self.until.map(Time::as_micros))?;
+        optional(out, self.group)
     }
 
     /// Reads one.
@@ -93,11 +96,12 @@ impl Record {
         let home = worker.map(|worker| Home { worker, rank, started });
         let used = Time::from_micros(it.number("a time")?);
         let until = it.optional("a time")?.map(Time::from_micros);
+        let group = it.optional_last("a group")?;
         it.close()?.finish()?;
         if home.is_none() != (kind == RecordKind::Removed) {
             return Err(ReplicaError::Foreign("a worker, but of what is removed"));
         }
         let publication = Publication { pool, role, key, version, home, used };
-        Ok(Self { kind, publication, until })
+        Ok(Self { kind, publication, until, group })
     }
 }

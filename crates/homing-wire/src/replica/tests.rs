@@ -85,13 +85,13 @@ proptest! {
     }
 
     #[test]
-    fn records_come_back(p in publication(), until in any::<Option<u64>>(), bound in any::<bool>()) {
+    fn records_come_back(p in publication(), until in any::<Option<u64>>(), group in any::<Option<u64>>(), bound in any::<bool>()) {
         let kind = match (&p.home, bound) {
             (None, _) => RecordKind::Removed,
             (_, true) => RecordKind::Bound,
             (_, false) => RecordKind::Tentative,
         };
-        let record = Record { kind, publication: p, until: until.map(Time::from_micros) };
+        let record = Record { kind, publication: p, until: until.map(Time::from_micros), group };
         let bytes = record.encode();
         prop_assert_eq!(Record::decode(&bytes), Ok(record));
         for end in 0..bytes.len() {
@@ -154,6 +154,29 @@ fn a_neighbouring_release_is_understood() {
     assert_eq!(decode(&out).unwrap().body, None, "what it is about is not known here");
 }
 
+/// What a release says that comes before or after this one.
+#[test]
+fn a_record_may_end_earlier_or_later() {
+    let record = |more: &[u64]| {
+        let mut out = Vec::new();
+        write_array_len(&mut out, 12 + more.len() as u32).unwrap();
+        numbers(&mut out, &[1, 1]);
+        write_str(&mut out, "m").unwrap();
+        numbers(&mut out, &[0]);
+        rmp::encode::write_bin(&mut out, &[3; 16]).unwrap();
+        numbers(&mut out, &[20, 7]);
+        write_str(&mut out, "w").unwrap();
+        (0..2).for_each(|_| write_nil(&mut out).unwrap());
+        numbers(&mut out, &[30]);
+        write_nil(&mut out).unwrap();
+        numbers(&mut out, more);
+        Record::decode(&out).unwrap().group
+    };
+    assert_eq!(record(&[]), None);
+    assert_eq!(record(&[9]), Some(9));
+    assert_eq!(record(&[9, 10]), Some(9));
+}
+
 #[test]
 fn another_language_is_refused_by_its_name() {
     let mut out = Vec::new();
@@ -184,6 +207,7 @@ fn a_register_takes_so_many_bytes() {
         |n: usize| encode(&Message { head, body: Some(Body::Updates(vec![p.clone(); n])) }).len();
     assert!(of(1) < 200, "{}", of(1));
     assert_eq!(of(2) - of(1), 46);
-    let record = Record { kind: RecordKind::Bound, publication: p, until: None };
+    let record =
+        Record { kind: RecordKind::Bound, publication: p, until: None, group: Some(u64::MAX) };
     assert!(record.encode().len() < 200);
 }

@@ -66,7 +66,12 @@ pub(super) fn bytes() -> Result<((usize, f64), usize), String> {
     let head =
         Head { writer: u32::MAX, boot: now.as_micros(), sequence: 1 << 20, now, group: u64::MAX };
     let size = |updates| encode(&Message { head, body: Some(Body::Updates(updates)) }).len();
-    let record = Record { kind: RecordKind::Bound, publication: one.clone(), until: None };
+    let record = Record {
+        kind: RecordKind::Bound,
+        publication: one.clone(),
+        until: None,
+        group: Some(u64::MAX),
+    };
     let count = all.len() as f64;
     Ok(((size(vec![one]), size(all) as f64 / count), record.encode().len()))
 }
