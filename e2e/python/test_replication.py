@@ -344,6 +344,26 @@ def test_strict_routers_refuse_first_turns_without_the_store_and_serve_what_is_b
         eventually(again, "first turns go on", 60)
 
 
+def test_a_router_that_waits_for_the_others_says_so():
+    with ExitStack() as stack:
+        mock = stack.enter_context(Mock("--speedup", "200"))
+        urls = f'urls = ["nats://127.0.0.1:{free_port()}"]\n'
+        key = stack.enter_context(tempfile.NamedTemporaryFile("wb"))
+        key.write(os.urandom(32))
+        key.flush()
+        settings = f'[affinity]\nkey_file = "{key.name}"\n[replication]\nbackend = "nats"\n{urls}'
+        router = stack.enter_context(Serve([mock], settings, ready=False))
+        waits = "waiting for what other routers know"
+
+        def said():
+            status, _, answer = call(router.admin, "GET", "/ready")
+            return status == 503 and "a worker is ready; " + waits in json.loads(answer)["error"]["message"]
+        eventually(said, "it says what it waits for")
+        status, _, answer = call(router.port, "GET", "/readyz")
+        assert status == 200 or status == 503 and waits in answer.decode(), answer
+        eventually(lambda: call(router.port, "GET", "/readyz")[0] == 200, "it begins without them")
+
+
 def test_settings_that_can_not_work_are_said():
     with tempfile.NamedTemporaryFile("wb", suffix=".key") as key, tempfile.NamedTemporaryFile("w", suffix=".toml") as f:
         key.write(os.urandom(32))

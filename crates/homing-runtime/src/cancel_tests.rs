@@ -8,6 +8,7 @@ use crate::testing::{ask, assert_quiet, register, settings, stats};
 use homing_core::ask::{Explicit, Failure};
 use homing_core::dice::{Dice, SplitMix};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// Walks through all paths of choices, depth first.

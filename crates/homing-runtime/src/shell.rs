@@ -1,6 +1,10 @@
 //! The core with what it needs from the world: the time, the session secret, metrics, and somebody who
 //! wakes those whose turn has come.
 
+mod readiness;
+
+pub use readiness::NotReady;
+
 use crate::clock::Clock;
 use crate::guard::{Granted, Waiting};
 use crate::interleave;
@@ -18,9 +22,9 @@ use homing_core::settings::{
 use homing_core::time::Time;
 use homing_core::trust::{LikelyCause, Turn};
 use parking_lot::Mutex;
+use readiness::Readiness;
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
@@ -49,22 +53,9 @@ pub struct Shell {
     cutting: CancellationToken,
     /// Whether predictions are held against what engines say (`index.verify`).
     verifies: bool,
-    /// Readiness latches: losing the last worker doesn't unready the router.
-    was_ready: AtomicBool,
-    /// How many have a reason for not taking requests yet.
-    held: Arc<AtomicUsize>,
+    readiness: Readiness,
     /// What is shared with other routers, where something is.
     shared: OnceLock<Weak<Replication>>,
-}
-
-/// As long as it lives the router is not ready.
-#[derive(Debug)]
-pub struct NotReady(Arc<AtomicUsize>);
-
-impl Drop for NotReady {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// What an admission has come to.
@@ -114,8 +105,7 @@ impl Shell {
             refreshed: Mutex::default(),
             cutting: CancellationToken::new(),
             verifies: settings.index.verify != Verify::Off,
-            was_ready: AtomicBool::new(false),
-            held: Arc::default(),
+            readiness: Readiness::default(),
             shared: OnceLock::new(),
         })
     }
@@ -305,19 +295,6 @@ impl Shell {
         }
     }
 
-    /// Whether some worker was ever ready, and restored sessions have been waited for.
-    #[must_use]
-    pub fn ready(&self) -> bool {
-        self.was_ready.load(Ordering::Relaxed) && self.held.load(Ordering::Relaxed) == 0
-    }
-
-    /// Holds readiness back.
-    #[must_use]
-    pub fn hold_readiness(&self) -> NotReady {
-        self.held.fetch_add(1, Ordering::Relaxed);
-        NotReady(self.held.clone())
-    }
-
     /// What is shared with other routers from now on. Once; whoever starts it keeps it.
     pub(crate) fn share(&self, replication: &Arc<Replication>) {
         // A second one would be a fault of the host's; the first stays.
@@ -330,28 +307,6 @@ impl Shell {
             Some(replication) => replication.claim(claiming).await,
             None => Claimed::Without,
         }
-    }
-
-    /// Returns once it is.
-    pub async fn until_ready(&self) {
-        const LOOK: Duration = Duration::from_millis(20);
-        while !self.ready() {
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-
-    /// Holds readiness back until every worker has been heard of, or found Down, for at most `most`: the
-    /// sessions that were restored to a worker which has not told yet what it serves can only be refused.
-    pub async fn warm_up(self: Arc<Self>, most: Duration) {
-        const LOOK: Duration = Duration::from_millis(20);
-        let _hold = self.hold_readiness();
-        let heard = async {
-            let starting = |w: &homing_core::core::WorkerView| w.state == State::Starting;
-            while self.core.workers().iter().any(starting) {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        let _ = tokio::time::timeout(most, heard).await;
     }
 
     /// Takes note of what became of a change of the fleet: one line each in the log, at the level that
@@ -393,7 +348,7 @@ impl Shell {
                     );
                 }
                 FleetEvent::State(_, state) => {
-                    self.was_ready.fetch_or(*state == State::Ready, Ordering::Relaxed);
+                    self.readiness.latch(*state == State::Ready);
                     tracing::info!(worker = name, %state, "worker changed its state");
                 }
                 FleetEvent::Placed(_, partition) => {

@@ -104,8 +104,15 @@ async fn ready(State(admin): State<Admin>) -> Response {
         workers.iter().map(|w| format!("{} is {}", w.info.spec.name, w.state)).collect();
     let mut why = match states.as_slice() {
         [] => "no worker is registered".to_owned(),
-        some => format!("no worker is ready: {}", some.join(", ")),
+        some if !workers.iter().any(|w| w.state == homing_core::fleet::State::Ready) => {
+            format!("no worker is ready: {}", some.join(", "))
+        }
+        _ => "a worker is ready".to_owned(),
     };
+    let waits = admin.shell.waits_for();
+    if !waits.is_empty() {
+        why = format!("{why}; waiting for {}", waits.join(", and for "));
+    }
     if !frozen.is_empty() {
         why = format!("{why}; and workers can't be discovered: {}", frozen.join("; "));
     }

@@ -329,8 +329,8 @@ fn spread(bytes: &[u8]) -> u64 {
 }
 
 /// A short text.
-pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<ReplyBody> {
-    let mut response = whole(status, Bytes::from_static(text.as_bytes()));
+pub(super) fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<ReplyBody> {
+    let mut response = whole(status, text.into());
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, text);
     response

@@ -160,7 +160,11 @@ fn readyz(gateway: &Gateway, query: Option<&str>) -> Response<ReplyBody> {
     } else if ready {
         reply::plain(StatusCode::OK, "ready")
     } else {
-        reply::plain(StatusCode::SERVICE_UNAVAILABLE, "no worker is ready")
+        let why = match gateway.shell.waits_for().first() {
+            Some(what) if !strict => format!("waiting for {what}"),
+            _ => "no worker is ready".to_owned(),
+        };
+        reply::plain(StatusCode::SERVICE_UNAVAILABLE, why)
     }
 }
 

@@ -89,7 +89,7 @@ impl Replication {
             let talk = Talk::new(shell.clone(), bus, counts.clone(), bindings, head, joined);
             life.spawn(talk.run(deliveries, over.clone()));
         }
-        let hold = shell.hold_readiness();
+        let hold = shell.hold_readiness("what other routers know");
         life.spawn(async move {
             for join in joins {
                 // One that has ended will not say more.
