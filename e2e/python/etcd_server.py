@@ -55,6 +55,15 @@ class Etcd:
         assert done.returncode == 0, (args, done.stderr)
         return done.stdout
 
+    def guard(self):
+        """From now on it wants a user's password: `homing` has `right`, and may write where Homing does."""
+        for args in (("user", "add", "root:root"), ("user", "grant-role", "root", "root"),
+                     ("user", "add", "homing:right"), ("role", "add", "router"),
+                     ("role", "grant-permission", "router", "--prefix=true", "readwrite", "/homing/"),
+                     ("user", "grant-role", "homing", "router"), ("auth", "enable")):
+            self.ctl(*args)
+        self.user = "root:root"
+
     def workers(self, group="default"):
         """The ids that are registered."""
         prefix = f"/homing/{group}/workers/"

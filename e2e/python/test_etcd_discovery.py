@@ -225,12 +225,7 @@ def test_who_is_not_let_in_is_told_so_at_start():
         with open(config, "w", encoding="utf-8") as file:
             file.write('[gateway]\nlisten = "127.0.0.1:0"\n[admin]\nlisten = "127.0.0.1:0"\n'
                        + settings(etcd.url, f'user = "homing"\npassword_file = "{password}"\n'))
-        for args in (("user", "add", "root:root"), ("user", "grant-role", "root", "root"),
-                     ("user", "add", "homing:right"), ("role", "add", "router"),
-                     ("role", "grant-permission", "router", "--prefix=true", "readwrite", "/homing/"),
-                     ("user", "grant-role", "homing", "router"), ("auth", "enable")):
-            etcd.ctl(*args)
-        etcd.user = "root:root"
+        etcd.guard()
         code, _, said = run("serve", "--config", config)
         assert code == 1 and "password" in said and "wrong" not in said, (code, said)
         flags = ("--etcd", etcd.url, "--etcd-user", "homing", "--etcd-password-file", password)

@@ -177,23 +177,26 @@ def test_first_turns_at_once_end_on_one_worker_over_nats():
 
 
 class Load:
-    """Turns of many sessions at all routers, until it is closed; what failed is kept."""
+    """Turns at all routers, until it is closed; what failed is kept: where, from when to when, and how. `pick` says of a
+    thread's number and count which of the routers gets a turn, and of which session."""
 
-    def __init__(self, routers, sessions=12):
+    def __init__(self, routers, pick=None):
         self.routers, self.failed, self.count, self._stop = routers, [], 0, threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(n, sessions)) for n in range(3)]
+        self._pick = pick or (lambda live, n, k: (live[(n + k) % len(live)], f"load{(n + k) % 12}"))
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(3)]
         for thread in self._threads:
             thread.start()
 
-    def _run(self, n, sessions):
-        k = n
+    def _run(self, n):
+        k = 0
         while not self._stop.is_set():
             k += 1
-            live = list(self.routers)
+            router, session = self._pick(list(self.routers), n, k)
+            began = time.monotonic()
             try:
-                turn(live[k % len(live)], f"load{k % sessions}")
+                turn(router, session)
             except Exception as e:  # each is looked at by the test
-                self.failed.append(repr(e)[:500])
+                self.failed.append((router, began, time.monotonic(), repr(e)[:400]))
             self.count += 1
             time.sleep(0.01)
 

@@ -1,44 +1,20 @@
 """Several faults at once: a gateway, a worker and the server that routers share over are killed together while another
 gateway is cut off from it, and sessions' turns go on being sprayed over all of them."""
 import random
-import threading
 import time
 from contextlib import ExitStack
 
 from harness import call, eventually
 from nats_server import Cable
-from test_replication import KNOWN, Fleet, _mock_at, at_rest, turn
+from test_replication import KNOWN, Fleet, Load, _mock_at, at_rest, turn
 
 SESSIONS = 16
 
 
-class Spray:
-    """Turns of sessions at whoever is there, until it is closed. What failed is kept, with where and when."""
-
-    def __init__(self, routers, seed):
-        self.routers, self.failed, self.count, self._stop = routers, [], 0, threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(random.Random(seed * 100 + n),)) for n in range(3)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, dice):
-        while not self._stop.is_set():
-            router = dice.choice(list(self.routers))
-            began = time.monotonic()
-            try:
-                turn(router, f"s{dice.randrange(SESSIONS)}")
-            except Exception as e:  # each is looked at by the test
-                self.failed.append((router, began, time.monotonic(), repr(e)[:400]))
-            self.count += 1
-            time.sleep(0.01)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+def spray(routers, seed):
+    """Turns of sessions at whoever is there, by chance."""
+    dices = [random.Random(seed * 100 + n) for n in range(3)]
+    return Load(routers, lambda live, n, _: (dices[n].choice(live), f"s{dices[n].randrange(SESSIONS)}"))
 
 
 def known(router):
@@ -55,7 +31,7 @@ def at_once(backend, mode, seed, rounds=2):
         scheme = "nats" if backend == "nats" else "http"
         far = fleet.router(url=f"{scheme}://127.0.0.1:{cable.port}")
         routers, killed, worker_kills = [fleet.router(), far], [], []
-        with Spray(routers, seed) as spray:
+        with spray(routers, seed) as sprayed:
             for _ in range(rounds):
                 time.sleep(0.5)
                 dead, index = routers[0], dice.randrange(len(fleet.mocks))
@@ -81,12 +57,12 @@ def at_once(backend, mode, seed, rounds=2):
                 routers.insert(0, fleet.router())
             eventually(lambda: all(r.metric("homing_replication_up") == 1 for r in routers), "all reach it again", 60)
             time.sleep(KNOWN)
-        excused = [f for f in spray.failed if f[0] in killed]
+        excused = [f for f in sprayed.failed if f[0] in killed]
         # Only what ran on a worker as it was killed, one a thread at most, may fail elsewhere.
-        rest = [f for f in spray.failed if f[0] not in killed]
+        rest = [f for f in sprayed.failed if f[0] not in killed]
         stray = [f for f in rest if not any(f[1] <= at + 0.3 and f[2] >= at for at in worker_kills)]
-        assert not stray and len(rest) <= 3 * rounds, (seed, spray.count, stray[:3], rest[:3], far.log())
-        assert len(excused) <= 3 * rounds and spray.count > 100, (seed, spray.count, excused[:5])
+        assert not stray and len(rest) <= 3 * rounds, (seed, sprayed.count, stray[:3], rest[:3], far.log())
+        assert len(excused) <= 3 * rounds and sprayed.count > 100, (seed, sprayed.count, excused[:5])
         # Once more everywhere, so that none of them is a session that nobody has asked for since its worker was killed.
         for k in range(SESSIONS):
             turn(routers[k % 2], f"s{k}")

@@ -65,10 +65,5 @@ def test_etcd_by_tls_and_password():
     with ExitStack() as stack:
         right, other = (stack.enter_context(Authority()) for _ in range(2))
         etcd = stack.enter_context(Etcd(right))
-        for args in (("user", "add", "root:root"), ("user", "grant-role", "root", "root"),
-                     ("user", "add", "homing:right"), ("role", "add", "router"),
-                     ("role", "grant-permission", "router", "--prefix=true", "readwrite", "/homing/"),
-                     ("user", "grant-role", "homing", "router"), ("auth", "enable")):
-            etcd.ctl(*args)
-        etcd.user = "root:root"
+        etcd.guard()
         secured("etcd", etcd, stack, right, other)
