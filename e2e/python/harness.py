@@ -80,6 +80,10 @@ class Server:
         with open(self._stderr.name, "rb") as f:
             return f.read().decode("utf-8", "replace")
 
+    def logged(self, text):
+        """Waits until the log has it -> how often. Lines are written a moment after what they tell of."""
+        return eventually(lambda: self.stderr().count(text), f"`{text}` in the log")
+
     def log(self):
         """The end of all that it has printed, for a failure's message."""
         return ("\n".join(self.lines) + "\n" + self.stderr())[-4000:]

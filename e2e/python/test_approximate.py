@@ -48,7 +48,7 @@ def test_a_stock_fleet_is_cache_aware_out_of_the_box():
             cached = int(turn(router, opening(0))["x-homing-cached-tokens"])
             assert cached > 500, cached
             assert turn(router, opening(100))["x-homing-cached-tokens"] == "0"
-            assert "--kv-events-config" in router.stderr(), "the flag that would make it exact"
+            assert router.logged("--kv-events-config"), "the flag that would make it exact"
             # Stock engines don't say what they reused, so nothing was compared.
             text = call(router.admin, "GET", "/metrics")[2].decode()
             assert "homing_index_trust{" in text and "homing_cache_prediction_error{" not in text

@@ -91,7 +91,7 @@ def test_a_session_is_explained_turn_by_turn():
         assert SECRET not in text and "pigeons" not in text
         digest = router.admin_json("/admin/sessions")["sessions"][0]["key_digest"]
         assert second["session"]["key_digest"] == digest, "as the other pages and the log show it"
-        assert digest in router.stderr()
+        assert router.logged(digest)
 
         code, out, err = why(router, "my id/2")
         assert code == 0 and err == "", (code, err)
