@@ -92,7 +92,10 @@ mod tests {
     #[test]
     fn it_is_ready_when_nothing_is_waited_for_any_more() {
         let shell = shell("", &["a"]);
-        assert!(shell.ready());
+        assert!(!shell.ready(), "no worker is");
+        shell.readiness.latch(true);
+        shell.readiness.latch(false);
+        assert!(shell.ready(), "one was");
         let first = shell.hold_readiness("one thing");
         let second = shell.hold_readiness("another");
         assert!(!shell.ready());
