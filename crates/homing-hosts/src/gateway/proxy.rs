@@ -329,10 +329,7 @@ impl Sending<'_> {
         record.cached_tokens = record.cached_tokens.map(|_| placement.cached_tokens);
         let Some(link) = self.gateway.shell.links().of(&worker) else {
             // It has departed since it was looked at.
-            return match Box::pin(checked.failed(Failure::Unreachable)).await {
-                Ok(granted) => Ok(Attempt::Moved(granted)),
-                Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
-            };
+            return self.elsewhere(checked, Failure::Unreachable).await;
         };
         let idle = link.idle_timeout;
         match self.dispatch(&link, &mut checked, record).await {
@@ -375,13 +372,18 @@ impl Sending<'_> {
             Dispatched::Failed(_) if self.place.is_none() => {
                 Err(Error::broke_off(checked.answered_badly()).into())
             }
-            Dispatched::Failed(failure) => match Box::pin(checked.failed(failure)).await {
-                Ok(granted) => Ok(Attempt::Moved(granted)),
-                Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
-            },
+            Dispatched::Failed(failure) => self.elsewhere(checked, failure).await,
             Dispatched::TimedOut => Err(Error::worker_timeout(checked.answered_badly()).into()),
             // It may have run, and nobody knows: as if its client had left.
             Dispatched::Cut => Err(Error::draining().into()),
+        }
+    }
+
+    /// What has failed before its worker had begun goes to another, if there is one.
+    async fn elsewhere(&self, checked: Checked, failure: Failure) -> Result<Attempt, Failed> {
+        match Box::pin(checked.failed(failure)).await {
+            Ok(granted) => Ok(Attempt::Moved(granted)),
+            Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
         }
     }
 

@@ -28,31 +28,13 @@ const WORKER: [&str; 2] = ["x-homing-worker", "x-dynamo-worker-instance-id"];
 const RANK: [&str; 2] = ["x-homing-dp-rank", "x-dynamo-dp-rank"];
 const LAST: [&str; 2] = ["x-homing-session-final", "x-dynamo-session-final"];
 
-/// Ours that somebody reads; a typing error in one is told, not ignored.
-const KNOWN: [&str; 10] = [
-    AFFINITY,
-    ALLOWED,
-    LABELS,
-    PRIORITY,
-    WORKER[0],
-    RANK[0],
-    LAST[0],
-    // The session finder's.
-    "x-homing-session-id",
-    "x-homing-parent-session-id",
-    // Our own answer's, in case a client sends back what it got.
-    "x-homing-instance",
-];
+/// Those that steer.
+const STEERS: [&str; 10] =
+    [AFFINITY, ALLOWED, LABELS, PRIORITY, WORKER[0], WORKER[1], RANK[0], RANK[1], LAST[0], LAST[1]];
 
-/// Those that the session finder reads, and what names nothing.
-const SESSIONS: [&str; 6] = [
-    "x-homing-session-id",
-    "x-homing-parent-session-id",
-    "x-homing-instance",
-    "x-dynamo-session-id",
-    "x-dynamo-session-affinity-id",
-    "x-dynamo-parent-session-id",
-];
+/// Ours that don't, and are read: by the session finder; and our own answer's, in case a client sends back what it got.
+const OTHERS: [&str; 3] =
+    ["x-homing-session-id", "x-homing-parent-session-id", "x-homing-instance"];
 
 /// Twins of targets that a later version brings: ignoring them would send a request where it must not go.
 const UNBUILT_TWINS: [&str; 2] = ["x-dynamo-prefill-instance-id", "x-dynamo-prefill-dp-rank"];
@@ -88,7 +70,7 @@ pub(super) struct Steering {
 /// Whether any header is of those that steer: of most requests none is, and one look at each tells.
 ///
 /// # Errors
-/// Where one is ours that nobody reads.
+/// Where one is ours that nobody reads: a typing error is told, not ignored.
 fn says_any(headers: &HeaderMap) -> Result<bool, Error> {
     let mut any = false;
     for name in headers.keys().map(HeaderName::as_str) {
@@ -96,11 +78,12 @@ fn says_any(headers: &HeaderMap) -> Result<bool, Error> {
         if !ours && !name.starts_with("x-dynamo-") {
             continue;
         }
-        if ours && !KNOWN.contains(&name) || UNBUILT_TWINS.contains(&name) {
+        let steers = STEERS.contains(&name);
+        if ours && !steers && !OTHERS.contains(&name) || UNBUILT_TWINS.contains(&name) {
             let name = short(name);
             return Err(invalid(format!("the header {name} is not supported by this version")));
         }
-        any |= !SESSIONS.contains(&name);
+        any |= steers;
     }
     Ok(any)
 }
