@@ -212,10 +212,6 @@ pub enum Failure {
 /// What a request gets.
 #[must_use]
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "made once a request and moved on; a box would allocate"
-)]
 pub enum Admission {
     /// Booked, holding, explained. Look once more with `check_dispatch`, then dispatch.
     Granted(Grant),
@@ -229,7 +225,7 @@ pub enum Admission {
 #[must_use = "dropping a grant leaks its booking and its hold: check and commit it, or abandon it"]
 #[derive(Debug)]
 pub struct Grant {
-    pub(crate) ask: Ask,
+    pub(crate) ask: Box<Ask>,
     pub(crate) worker: Arc<WorkerInfo>,
     pub(crate) rank: DpRank,
     pub(crate) booking: Booking,
@@ -314,7 +310,7 @@ pub enum Dispatch {
     /// Send it.
     Go(Checked),
     /// The session has moved: hold and booking are released, ask again.
-    Again(Ask),
+    Again(Box<Ask>),
     /// It is a first turn, of which the shared store must hear before (R24): ask it, then call
     /// [`crate::SelectionCore::claimed`].
     Claim(Claiming),

@@ -270,8 +270,10 @@ impl SelectionCore {
         self.cell(partition).map(|c| c.reader.overlaps(prompt)).unwrap_or_default()
     }
 
-    /// Resolves the session and selects a target, in one critical section.
-    pub fn admit(&self, now: Time, mut ask: Ask) -> Admission {
+    /// Resolves the session and selects a target, in one critical section. An ask is large, and moved often until its
+    /// request has begun: in a box.
+    pub fn admit(&self, now: Time, ask: impl Into<Box<Ask>>) -> Admission {
+        let mut ask = ask.into();
         match self.cell(ask.partition) {
             Some(cell) => {
                 ask.past.seen = cell.seen_of(&ask);

@@ -146,7 +146,7 @@ impl Play {
             }
             Dispatch::Again(ask) => {
                 self.saw("again");
-                self.admit(r, k, ask);
+                self.admit(r, k, *ask);
             }
             Dispatch::Claim(claiming) => {
                 self.saw("claims");

@@ -77,15 +77,15 @@ impl Ask {
         body: Bytes,
         most: usize,
     ) -> Result<(u16, Bytes), (Failure, String)> {
-        let uri = format!("{}{path}", self.link.base());
-        let mut request = http::Request::builder().method(method).uri(uri);
-        if !body.is_empty() {
-            request = request.header(http::header::CONTENT_TYPE, "application/json");
+        // The URL was validated; a health path that makes it none is an unreachable worker.
+        let uri = self.link.uri(path).map_err(|e| (Failure::Unreachable, e.to_string()))?;
+        let is_json = !body.is_empty();
+        let mut request = http::Request::new(Outgoing::from(body));
+        (*request.method_mut(), *request.uri_mut()) = (method, uri);
+        if is_json {
+            let json = http::HeaderValue::from_static("application/json");
+            request.headers_mut().insert(http::header::CONTENT_TYPE, json);
         }
-        let request = request
-            .body(Outgoing::from(body))
-            // The URL was validated; a health path that makes it none is an unreachable worker.
-            .map_err(|e| (Failure::Unreachable, e.to_string()))?;
         let answer = async {
             let response = self.upstream.send(&self.link, request).await?;
             let status = response.status().as_u16();

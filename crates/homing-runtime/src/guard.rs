@@ -84,7 +84,7 @@ fn checked(shell: &Arc<Shell>, dispatch: Dispatch) -> Result<Result<Checked, Uns
         Dispatch::Go(checked) => Ok(Checked { shell, checked: Some(checked), sent: false }),
         Dispatch::Again(ask) => {
             shell.pump();
-            Err(Unsent::Again(Box::new(ask)))
+            Err(Unsent::Again(ask))
         }
         Dispatch::Refused(refusal) => {
             shell.pump();

@@ -180,7 +180,7 @@ async fn r10_a_session_that_has_moved_is_asked_for_again() {
     let again = granted.check().await.unwrap_err();
     let Unsent::Again(again) = again else { panic!("{again:?}") };
     assert_eq!(stats(&shell).bookings, 1, "only the mover's");
-    let checked = shell.admit(*again).await.unwrap().check().await.unwrap();
+    let checked = shell.admit(again).await.unwrap().check().await.unwrap();
     assert_ne!(checked.worker().spec.name, home);
     assert_eq!(checked.begin().1, Outcome::Hit);
     drop(live);

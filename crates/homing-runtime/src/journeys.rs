@@ -50,14 +50,14 @@ impl Journey {
     /// The way of a request, as the gateway goes it.
     pub(crate) async fn go(self, shell: Arc<Shell>) {
         let mut fails = self.fails.iter();
-        let mut ask = self.ask(&shell);
+        let mut ask = Box::new(self.ask(&shell));
         loop {
             let Ok(mut granted) = shell.admit(ask).await else { return };
             ask = loop {
                 pause().await;
                 let mut checked = match granted.check().await {
                     Ok(checked) => checked,
-                    Err(Unsent::Again(again)) => break *again,
+                    Err(Unsent::Again(again)) => break again,
                     Err(Unsent::Refused(_)) => return,
                 };
                 checked.dispatching();

@@ -59,7 +59,6 @@ pub struct Shell {
 }
 
 /// What an admission has come to.
-#[expect(clippy::large_enum_variant, reason = "it is matched where it is made, and kept nowhere")]
 pub(crate) enum Settled {
     Now(Result<Granted, Refusal>),
     /// It waits in the queue. Out of line: its state is large, and most requests don't wait.
@@ -152,13 +151,19 @@ impl Shell {
     ///
     /// # Errors
     /// The core's refusal; nothing is held then.
-    pub async fn admit(self: &Arc<Self>, ask: Ask) -> Result<Granted, Refusal> {
-        let began = Instant::now();
-        let admission = self.core.admit(self.now(), ask);
-        self.metrics.selection.observe(began.elapsed().as_secs_f64());
-        match self.settle(admission) {
-            Settled::Now(settled) => settled,
-            Settled::Later(waits) => waits.await,
+    pub fn admit(
+        self: &Arc<Self>,
+        ask: impl Into<Box<Ask>>,
+    ) -> impl Future<Output = Result<Granted, Refusal>> {
+        let ask = ask.into();
+        async move {
+            let began = Instant::now();
+            let admission = self.core.admit(self.now(), ask);
+            self.metrics.selection.observe(began.elapsed().as_secs_f64());
+            match self.settle(admission) {
+                Settled::Now(settled) => settled,
+                Settled::Later(waits) => waits.await,
+            }
         }
     }
 

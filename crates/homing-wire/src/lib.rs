@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | [`kv_events`] | a batch of KV events (msgpack, every released vLLM and SGLang shape) | vLLM's map form |
 //! | [`frames`] | the three frames of a published message | the same |
+//! | [`json`] | a JSON value, as the slices of it that are wanted | - |
 //! | [`request`] | the body of a chat, completion, Responses or Messages request, without building a tree | - |
 //! | [`sse`] | a relayed event stream, in chunks of any cut | - |
 //! | [`usage`] | the usage of an answer or of a stream, in three spellings | - |
@@ -20,6 +21,7 @@
 pub mod engine;
 pub mod errors;
 pub mod frames;
+pub mod json;
 pub mod kv_events;
 mod msgpack;
 pub mod replica;

@@ -5,6 +5,7 @@
 //! number of cached tokens, or null. That is *unknown*, not zero; only a number is a number.
 
 use crate::errors::ApiShape;
+use crate::json::{Members, Raw};
 use crate::sse::SseEvent;
 use serde::Deserialize;
 
@@ -17,26 +18,6 @@ pub struct Usage {
     pub completion_tokens: u64,
     /// How many of the prompt's were in the engine's cache; `None` where it doesn't say.
     pub cached_tokens: Option<u64>,
-}
-
-/// An answer, or an event that has one or its usage inside.
-#[derive(Deserialize)]
-struct Said<C> {
-    usage: Option<C>,
-    /// In the Responses API's last event.
-    response: Option<Inner<C>>,
-    /// In Anthropic's first one.
-    message: Option<Inner<C>>,
-}
-
-#[derive(Deserialize)]
-struct Inner<C> {
-    usage: Option<C>,
-}
-
-#[derive(Deserialize)]
-struct ChatAnswer {
-    usage: Option<ChatCounts>,
 }
 
 #[derive(Deserialize)]
@@ -98,7 +79,8 @@ pub fn parse_usage(shape: ApiShape, json: &[u8]) -> Option<Usage> {
     memchr::memmem::find(json, b"\"usage\"")?;
     match shape {
         ApiShape::OpenAi => {
-            let counts = serde_json::from_slice::<ChatAnswer>(json).ok()?.usage?;
+            let [usage] = Members::of(json).ok()?.pick(["usage"]).ok()?;
+            let counts: ChatCounts = read(usage?)?;
             Some(Usage {
                 prompt_tokens: counts.prompt_tokens,
                 completion_tokens: counts.completion_tokens.unwrap_or(0),
@@ -106,8 +88,7 @@ pub fn parse_usage(shape: ApiShape, json: &[u8]) -> Option<Usage> {
             })
         }
         ApiShape::Responses => {
-            let said: Said<ResponsesCounts> = serde_json::from_slice(json).ok()?;
-            let counts = said.usage.or_else(|| said.response?.usage)?;
+            let counts: ResponsesCounts = read(said(json, "response")?)?;
             Some(Usage {
                 prompt_tokens: counts.input_tokens,
                 completion_tokens: counts.output_tokens.unwrap_or(0),
@@ -119,8 +100,18 @@ pub fn parse_usage(shape: ApiShape, json: &[u8]) -> Option<Usage> {
 }
 
 fn anthropic(json: &[u8]) -> Option<AnthropicCounts> {
-    let said: Said<AnthropicCounts> = serde_json::from_slice(json).ok()?;
-    said.usage.or_else(|| said.message?.usage)
+    // In the first event it is the message's.
+    read(said(json, "message")?)
+}
+
+/// The usage of an answer, or of an event that has one or its usage inside, in a member of this name.
+fn said<'a>(json: &'a [u8], inside: &str) -> Option<Raw<'a>> {
+    let [own, inner] = Members::of(json).ok()?.pick(["usage", inside]).ok()?;
+    own.filter(|usage| usage.get() != "null").or_else(|| inner?.member("usage"))
+}
+
+fn read<'a, C: Deserialize<'a>>(counts: Raw<'a>) -> Option<C> {
+    serde_json::from_str(counts.get()).ok()?
 }
 
 /// The usage of a stream, which is followed along.

@@ -6,10 +6,9 @@ use super::discovery::Plan;
 use super::objects::{List, Status};
 use bytes::{Bytes, BytesMut};
 use homing_runtime::settings::{Upstream as Reach, Worker};
-use homing_runtime::upstream::{Link, Outgoing, Upstream};
+use homing_runtime::upstream::{AnswerBody, Link, Outgoing, Upstream};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,8 +129,9 @@ impl Api {
         ApiError::Unreachable { at: self.at(), why: why.to_string() }
     }
 
-    async fn send(&self, link: &Link, path: &str) -> Result<Response<Incoming>, ApiError> {
-        let request = Request::get(format!("{}{path}", link.base()))
+    async fn send(&self, link: &Link, path: &str) -> Result<Response<AnswerBody>, ApiError> {
+        let uri = link.uri(path).map_err(|error| ApiError::File(error.to_string()))?;
+        let request = Request::get(uri)
             .header(http::header::ACCEPT, "application/json")
             .header(http::header::USER_AGENT, concat!("homing/", env!("CARGO_PKG_VERSION")))
             .body(Outgoing::default())
@@ -149,7 +149,7 @@ impl Api {
         Err(ApiError::Refused { what: what(path), code, words })
     }
 
-    async fn body(&self, answer: Response<Incoming>) -> Result<Bytes, ApiError> {
+    async fn body(&self, answer: Response<AnswerBody>) -> Result<Bytes, ApiError> {
         let read = http_body_util::Limited::new(answer.into_body(), ANSWER_MAX).collect();
         match timeout(PATIENCE, read).await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
@@ -224,7 +224,7 @@ impl Api {
 
 /// The lines of a watch.
 pub(super) struct Watch {
-    body: Incoming,
+    body: AnswerBody,
     read: BytesMut,
     /// So much of what was read has no end of a line.
     looked: usize,

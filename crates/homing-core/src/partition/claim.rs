@@ -107,7 +107,7 @@ impl Partition {
     }
 
     /// Releases what a grant holds; its ask selects once more.
-    pub(super) fn give_back(&mut self, now: Time, grant: Grant) -> Ask {
+    pub(super) fn give_back(&mut self, now: Time, grant: Grant) -> Box<Ask> {
         let Grant { mut ask, worker, rank, booking, claim, tries, .. } = grant;
         let _ = self.free(now, booking, rank);
         if tries {

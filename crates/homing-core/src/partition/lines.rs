@@ -17,9 +17,9 @@ const TIED_MOST: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Lines {
     partition: PartitionId,
-    any: Queue<Ask>,
+    any: Queue<Box<Ask>>,
     /// Lines are made for the first that waits in them, and go with the last.
-    tied: BTreeMap<Line, Queue<Ask>>,
+    tied: BTreeMap<Line, Queue<Box<Ask>>>,
     /// The last serial number of a line that is gone.
     serial: u64,
     most: usize,
@@ -70,7 +70,7 @@ impl Lines {
         !self.tied.is_empty()
     }
 
-    fn line(&mut self, line: Line) -> &mut Queue<Ask> {
+    fn line(&mut self, line: Line) -> &mut Queue<Box<Ask>> {
         match line {
             Line::Any => &mut self.any,
             tied => self.tied.entry(tied).or_insert_with(|| Queue::new(self.most, self.serial)),
@@ -78,14 +78,13 @@ impl Lines {
     }
 
     /// Waits in a line: in its old place there, if it comes from it. Gives the ask back when too many wait.
-    #[expect(clippy::result_large_err, reason = "the ask goes straight into its refusal")]
     pub(super) fn wait(
         &mut self,
-        ask: Ask,
+        ask: Box<Ask>,
         line: Line,
         queued: Option<Queued>,
         deadline: Time,
-    ) -> Result<Ticket, Ask> {
+    ) -> Result<Ticket, Box<Ask>> {
         let partition = self.partition;
         if let Some(q) = queued.filter(|q| q.line == line) {
             let place = self.line(line).resume(ask, deadline, q.stood);
@@ -100,7 +99,7 @@ impl Lines {
     }
 
     /// Leaves; whether it was awake.
-    pub(super) fn leave(&mut self, ticket: Ticket) -> (Ask, Queued, bool) {
+    pub(super) fn leave(&mut self, ticket: Ticket) -> (Box<Ask>, Queued, bool) {
         let Ticket { line, place, .. } = ticket;
         let left = self.line(line).leave(place);
         (left.item, Queued { deadline: left.deadline, line, stood: left.stood }, left.awake)
@@ -163,17 +162,17 @@ impl Lines {
 
     /// Who waits in a line, in order.
     pub(super) fn asks(&self, line: Line) -> impl Iterator<Item = &Ask> {
-        self.get(line).into_iter().flat_map(Queue::items)
+        self.get(line).into_iter().flat_map(Queue::items).map(|ask| &**ask)
     }
 
-    fn get(&self, line: Line) -> Option<&Queue<Ask>> {
+    fn get(&self, line: Line) -> Option<&Queue<Box<Ask>>> {
         match line {
             Line::Any => Some(&self.any),
             tied => self.tied.get(&tied),
         }
     }
 
-    fn get_mut(&mut self, line: Line) -> Option<&mut Queue<Ask>> {
+    fn get_mut(&mut self, line: Line) -> Option<&mut Queue<Box<Ask>>> {
         match line {
             Line::Any => Some(&mut self.any),
             tied => self.tied.get_mut(&tied),

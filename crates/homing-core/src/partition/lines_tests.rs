@@ -8,8 +8,8 @@ const PARTITION: PartitionId = PartitionId(3);
 const NAMED: Line = Line::Named(WorkerId(1));
 const HOME: Line = Line::Home(WorkerId(1));
 
-fn ask() -> Ask {
-    Ask::new(PARTITION, NameId(0), Prompt::default())
+fn ask() -> Box<Ask> {
+    Box::new(Ask::new(PARTITION, NameId(0), Prompt::default()))
 }
 
 fn time(us: u64) -> Time {

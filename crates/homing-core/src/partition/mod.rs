@@ -272,7 +272,7 @@ impl Partition {
     }
 
     /// Resolves and selects (the way of a request in the contract).
-    pub fn admit(&mut self, now: Time, ask: Ask) -> Admission {
+    pub fn admit(&mut self, now: Time, ask: Box<Ask>) -> Admission {
         self.note_time(now);
         self.budget.request(now);
         let admission = self.place(now, ask, None);
@@ -324,7 +324,7 @@ impl Partition {
     }
 
     /// Waits, if there is room.
-    fn wait(&mut self, now: Time, ask: Ask, line: Line, queued: Option<Queued>) -> Admission {
+    fn wait(&mut self, now: Time, ask: Box<Ask>, line: Line, queued: Option<Queued>) -> Admission {
         let patience = now + self.settings.queue.max_wait;
         let deadline = match (queued, line) {
             // Until its home is not overloaded it waits as long as its client does, wherever it waited

@@ -15,7 +15,12 @@ use crate::time::Time;
 use crate::trust::Forecast;
 
 impl Partition {
-    pub(super) fn place(&mut self, now: Time, mut ask: Ask, queued: Option<Queued>) -> Admission {
+    pub(super) fn place(
+        &mut self,
+        now: Time,
+        mut ask: Box<Ask>,
+        queued: Option<Queued>,
+    ) -> Admission {
         let with_session = self.has_session(&ask);
         // The request's own fault comes first, before anything is touched.
         let named = match self.named(&ask, with_session) {
@@ -103,7 +108,7 @@ impl Partition {
     fn grant(
         &mut self,
         demand: &Demand,
-        ask: Ask,
+        ask: Box<Ask>,
         claim: Claim,
         picked: &Candidate,
         among: Among,

@@ -147,7 +147,7 @@ fn r10_a_binding_that_has_idled_out_is_none_whether_swept_or_not() {
     w.finish(live);
     w.pass(TTL - Duration::from_micros(1));
     let Dispatch::Again(ask) = w.check(grant) else { panic!("bound elsewhere") };
-    let _ = w.core.abandon(w.now, w.grant(ask), Abandon::NotDispatched);
+    let _ = w.core.abandon(w.now, w.grant(*ask), Abandon::NotDispatched);
 
     let mut w = World::new(3);
     let (_, grant, live) = bound_elsewhere(&mut w, false);

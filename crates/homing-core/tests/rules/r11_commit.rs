@@ -63,7 +63,7 @@ fn r11_behind_anothers_initialization_binds_at_once_and_makes_the_other_a_joiner
     let (live, outcome) = w.commit(old);
     assert_eq!((outcome, w.home("s")), (Outcome::New, Some(home)));
     let Dispatch::Again(ask) = w.check(initializer) else { panic!("bound at {home:?} meanwhile") };
-    let (worker, outcome, joiner) = w.start(ask);
+    let (worker, outcome, joiner) = w.start(*ask);
     assert_eq!((worker, outcome), (home, Outcome::Hit));
     w.finish(live);
     w.finish(joiner);

@@ -238,7 +238,7 @@ impl World {
 
     pub(super) fn again(&self, grant: Grant) -> Ask {
         match self.check(grant) {
-            Dispatch::Again(ask) => ask,
+            Dispatch::Again(ask) => *ask,
             other => panic!("went on: {other:?}"),
         }
     }

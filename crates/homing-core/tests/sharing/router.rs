@@ -77,7 +77,7 @@ impl Router {
             match self.core.admit(self.now, ask) {
                 Admission::Granted(grant) => match self.core.check_dispatch(self.now, grant) {
                     Dispatch::Go(checked) => return Some(checked),
-                    Dispatch::Again(again) => ask = again,
+                    Dispatch::Again(again) => ask = *again,
                     other => panic!("nothing is claimed here: {other:?}"),
                 },
                 Admission::Refused(_) => return None,

@@ -51,7 +51,7 @@ pub(super) async fn of(
     given: Given<'_>,
     record: &mut Record,
     until: Instant,
-) -> Result<(Ask, Wish), Failed> {
+) -> Result<(Box<Ask>, Wish), Failed> {
     let Given { endpoint, caller, headers, steering, body } = given;
     let settings = &caller.access.settings;
     record.prompt_guess = prompt::guess(body);
@@ -97,7 +97,7 @@ pub(super) async fn of(
     if !endpoint.generates() {
         // Of embeddings and the like the length is a measure of the work, too.
         let tokens = if endpoint == Endpoint::CountTokens { 0 } else { record.prompt_guess };
-        let mut ask = Ask::new(route.partition, route.name, Prompt::of_length(tokens));
+        let mut ask = Box::new(Ask::new(route.partition, route.name, Prompt::of_length(tokens)));
         constrain(&mut ask);
         return Ok((ask, wish));
     }
@@ -123,7 +123,7 @@ pub(super) async fn of(
     }
     // Zero stands for "predicted: nothing"; what is unknown says nothing.
     record.cached_tokens = (exact || text.block_size > 0).then_some(0);
-    let mut ask = Ask::new(route.partition, route.name, known.prompt);
+    let mut ask = Box::new(Ask::new(route.partition, route.name, known.prompt));
     if !exact && text.block_size > 0 {
         (ask.prompt.tokens, ask.prompt.block_size) = (text.tokens, text.block_size);
     }

@@ -1,10 +1,11 @@
 //! The beginning of an answer, read before its head is sent on: the worker has begun to answer, and not before (F63).
 
 use bytes::{Bytes, BytesMut};
+use homing_runtime::upstream::AnswerBody;
 use homing_wire::errors::ApiShape;
 use homing_wire::sse::SseScanner;
 use homing_wire::usage::StreamUsage;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use std::pin::Pin;
 
 /// Reads the first bytes of a body that nobody follows; none if it has none. A head that nothing follows is no
@@ -12,7 +13,7 @@ use std::pin::Pin;
 ///
 /// # Errors
 /// When the worker breaks off.
-pub(super) async fn first(body: &mut Incoming) -> Result<Bytes, hyper::Error> {
+pub(super) async fn first(body: &mut AnswerBody) -> Result<Bytes, hyper::Error> {
     while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
         match frame?.into_data() {
             Ok(bytes) if bytes.is_empty() => {}
@@ -42,7 +43,10 @@ const BEGIN_MAX: usize = 64 << 10;
 ///
 /// # Errors
 /// When the worker breaks off.
-pub(super) async fn begin(body: &mut Incoming, api: ApiShape) -> Result<Box<Begun>, hyper::Error> {
+pub(super) async fn begin(
+    body: &mut AnswerBody,
+    api: ApiShape,
+) -> Result<Box<Begun>, hyper::Error> {
     let mut begun = Box::new(Begun {
         bytes: BytesMut::new(),
         whole: 0,

@@ -9,7 +9,7 @@ use homing_runtime::traces::TRACEPARENT;
 use homing_runtime::upstream::{Link, Outgoing};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Request, Uri, Version};
+use http::{Request, Version};
 
 const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
@@ -132,14 +132,13 @@ pub(super) fn request(
     rank: Option<DpRank>,
     body: Outgoing,
 ) -> Option<Request<Outgoing>> {
-    let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
-    let base = link.base();
-    let mut uri = String::with_capacity(base.len() + path.len());
-    uri.push_str(base);
-    uri.push_str(path);
+    let uri = match parts.uri.path_and_query() {
+        Some(path) => link.uri_of(path).ok()?,
+        None => link.uri("/").ok()?,
+    };
     let mut request = Request::new(body);
     *request.method_mut() = parts.method.clone();
-    *request.uri_mut() = Uri::try_from(uri).ok()?;
+    *request.uri_mut() = uri;
     *request.headers_mut() = headers.clone();
     if let Some(rank) = rank {
         request.headers_mut().insert(RANK, HeaderValue::from(rank.0));

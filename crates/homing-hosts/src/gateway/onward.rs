@@ -14,14 +14,13 @@ use homing_core::affinity::Outcome;
 use homing_core::ask::Ask;
 use homing_core::ids::{DpRank, WorkerId};
 use homing_runtime::guard::Live;
-use homing_runtime::upstream::Upstream;
+use homing_runtime::upstream::{AnswerBody, Upstream};
 use homing_wire::errors::ApiShape;
 use homing_wire::request::Resume;
 use homing_wire::sse::{SseEvent, SseScanner};
 use http::header::{CONTENT_LENGTH, TRAILER};
 use http::request::Parts;
 use http::{HeaderMap, Request};
-use hyper::body::Incoming;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -62,7 +61,7 @@ pub(super) struct Again {
     pub(super) method: http::Method,
     pub(super) uri: http::Uri,
     pub(super) headers: HeaderMap,
-    pub(super) ask: Ask,
+    pub(super) ask: Box<Ask>,
     pub(super) api: ApiShape,
     pub(super) endpoint: &'static str,
     pub(super) until: Instant,
@@ -70,7 +69,7 @@ pub(super) struct Again {
 
 /// The rest of a stream, which has begun.
 pub(super) struct Rest {
-    pub(super) body: Incoming,
+    pub(super) body: AnswerBody,
     pub(super) begun: Box<Begun>,
     pub(super) live: Live,
     pub(super) worker: Option<Arc<str>>,

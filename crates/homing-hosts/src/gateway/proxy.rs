@@ -20,7 +20,7 @@ use bytes::Bytes;
 use homing_core::ask::{Ask, Cause, Failure, Refusal};
 use homing_runtime::guard::{Checked, Granted, Unsent};
 use homing_runtime::settings::{self, Settings, Verify};
-use homing_runtime::upstream::{Link, Outgoing, Upstream};
+use homing_runtime::upstream::{AnswerBody, Link, Outgoing, Upstream};
 use homing_wire::errors::ApiShape;
 use homing_wire::request::{self, Resumable, Resume};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
@@ -86,8 +86,8 @@ pub(super) struct Answer {
 }
 
 pub(super) enum Answered {
-    Plain(Incoming, Bytes, Option<homing_runtime::guard::Live>),
-    Stream(Incoming, Box<Begun>, homing_runtime::guard::Live),
+    Plain(AnswerBody, Bytes, Option<homing_runtime::guard::Live>),
+    Stream(AnswerBody, Box<Begun>, homing_runtime::guard::Live),
 }
 
 pub(super) type Failed = Box<Error>;
@@ -270,9 +270,9 @@ enum Opening {
 /// What became of one dispatch.
 enum Dispatched {
     /// The worker has begun to answer.
-    Begun(Response<()>, Incoming, Opening),
+    Begun(Response<()>, AnswerBody, Opening),
     /// It answered with an error, which passes; and the first bytes of that.
-    Error(Response<()>, Incoming, Bytes),
+    Error(Response<()>, AnswerBody, Bytes),
     /// It failed before it had begun.
     Failed(Failure),
     /// It let its first byte wait for too long.
@@ -287,7 +287,7 @@ impl Sending<'_> {
     /// Admits, dispatches, and moves on where it fails, until the core says no.
     pub(super) async fn place(
         &mut self,
-        mut ask: Ask,
+        mut ask: Box<Ask>,
         record: &mut Record,
     ) -> Result<Answer, Failed> {
         let shell = &self.gateway.shell;
@@ -314,7 +314,7 @@ impl Sending<'_> {
     async fn attempt(&mut self, granted: Granted, record: &mut Record) -> Result<Attempt, Failed> {
         let mut checked = match granted.check().await {
             Ok(checked) => checked,
-            Err(Unsent::Again(ask)) => return Ok(Attempt::Again(*ask)),
+            Err(Unsent::Again(ask)) => return Ok(Attempt::Again(ask)),
             Err(Unsent::Refused(refusal)) => {
                 return Err(self.gateway.refusal(refusal, false).into());
             }
@@ -329,7 +329,7 @@ impl Sending<'_> {
         record.cached_tokens = record.cached_tokens.map(|_| placement.cached_tokens);
         let Some(link) = self.gateway.shell.links().of(&worker) else {
             // It has departed since it was looked at.
-            return self.elsewhere(checked, Failure::Unreachable).await;
+            return Box::pin(self.elsewhere(checked, Failure::Unreachable)).await;
         };
         let idle = link.idle_timeout;
         match self.dispatch(&link, &mut checked, record).await {
@@ -372,7 +372,7 @@ impl Sending<'_> {
             Dispatched::Failed(_) if self.place.is_none() => {
                 Err(Error::broke_off(checked.answered_badly()).into())
             }
-            Dispatched::Failed(failure) => self.elsewhere(checked, failure).await,
+            Dispatched::Failed(failure) => Box::pin(self.elsewhere(checked, failure)).await,
             Dispatched::TimedOut => Err(Error::worker_timeout(checked.answered_badly()).into()),
             // It may have run, and nobody knows: as if its client had left.
             Dispatched::Cut => Err(Error::draining().into()),
@@ -381,7 +381,7 @@ impl Sending<'_> {
 
     /// What has failed before its worker had begun goes to another, if there is one.
     async fn elsewhere(&self, checked: Checked, failure: Failure) -> Result<Attempt, Failed> {
-        match Box::pin(checked.failed(failure)).await {
+        match checked.failed(failure).await {
             Ok(granted) => Ok(Attempt::Moved(granted)),
             Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
         }
@@ -479,5 +479,5 @@ enum Attempt {
     /// To another worker.
     Moved(Granted),
     /// Its session has moved: admit it anew.
-    Again(Ask),
+    Again(Box<Ask>),
 }

@@ -16,11 +16,11 @@ use super::reply::Error;
 use bytes::{Bytes, BytesMut};
 use homing_core::ask::{self, Step};
 use homing_runtime::guard::Live;
+use homing_runtime::upstream::AnswerBody;
 use homing_wire::sse::SseScanner;
 use homing_wire::usage::{StreamUsage, Usage, parse_usage};
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -59,7 +59,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Everything that an answer carries along.
 #[derive(Debug)]
 pub(super) struct Relay {
-    body: Incoming,
+    body: AnswerBody,
     /// Bytes that came before the head was sent, already scanned.
     ready: Option<Bytes>,
     /// The tail of an unfinished event.
@@ -108,7 +108,7 @@ impl Relay {
     /// An answer that is no stream of events, or that nobody needs to follow. `first` was read of it before the
     /// head went out; `json`: it may tell its usage.
     pub(super) fn plain(
-        body: Incoming,
+        body: AnswerBody,
         first: Bytes,
         live: Option<Live>,
         record: Record,
@@ -125,7 +125,7 @@ impl Relay {
         relay
     }
 
-    fn new(body: Incoming, live: Option<Live>, record: Record, limits: Limits) -> Self {
+    fn new(body: AnswerBody, live: Option<Live>, record: Record, limits: Limits) -> Self {
         let now = Instant::now();
         let soonest = limits.until.min(now + limits.idle);
         Self {
@@ -152,7 +152,7 @@ impl Relay {
 
     /// A stream of events that has begun: `begun` was read (and scanned) before the head went out.
     pub(super) fn stream(
-        body: Incoming,
+        body: AnswerBody,
         begun: Box<Begun>,
         live: Live,
         record: Record,

@@ -69,7 +69,7 @@ impl Router {
     }
 
     async fn turn(&self, session: &str) -> (Live, Outcome, String) {
-        let mut next = ask(&self.shell, session);
+        let mut next = Box::new(ask(&self.shell, session));
         loop {
             match self.shell.admit(next).await.unwrap().check().await {
                 Ok(checked) => {
@@ -77,7 +77,7 @@ impl Router {
                     let (live, outcome) = checked.begin();
                     return (live, outcome, worker);
                 }
-                Err(Unsent::Again(again)) => next = *again,
+                Err(Unsent::Again(again)) => next = again,
                 Err(Unsent::Refused(refusal)) => panic!("{refusal:?}"),
             }
         }

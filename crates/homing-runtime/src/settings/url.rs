@@ -3,6 +3,7 @@
 //! One type for every kind, so that what is asked of a worker is asked alike however it is reached: a request's own
 //! URI is always an origin and a base path, and for a socket in the file system the origin is `localhost`.
 
+use http::Uri;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -58,11 +59,14 @@ impl WorkerUrl {
         &self.base_path
     }
 
-    /// What a request's path is appended to: `http://host:port/base`.
+    /// How it is spoken to, and its host and port: `http://host:port/`.
     #[must_use]
-    pub fn request_base(&self) -> String {
-        let scheme = if self.scheme == Scheme::Https { "https" } else { "http" };
-        format!("{scheme}://{}{}", self.authority(), self.base_path)
+    pub fn origin(&self) -> Uri {
+        let secure = self.scheme == Scheme::Https;
+        let scheme = if secure { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
+        let origin = Uri::builder().scheme(scheme).authority(self.authority()).path_and_query("/");
+        // It was one when it was read.
+        origin.build().unwrap_or_default()
     }
 
     /// The name of its worker where it is given none.
@@ -137,7 +141,7 @@ impl FromStr for WorkerUrl {
         if text.contains(['?', '#']) {
             return Err(UrlError::Query);
         }
-        let uri: http::Uri = text.parse().map_err(|_| UrlError::Malformed)?;
+        let uri: Uri = text.parse().map_err(|_| UrlError::Malformed)?;
         let authority = uri.authority().ok_or(UrlError::Malformed)?;
         if authority.as_str().contains('@') {
             return Err(UrlError::User);

@@ -19,16 +19,16 @@ fn worker_urls() {
     }
     // How it is written again, and what requests are sent to.
     let kinds = [
-        ("https://Host/", "https://host:443", Scheme::Https, "https://host:443"),
-        ("https://h:8443/a/", "https://h:8443/a", Scheme::Https, "https://h:8443/a"),
-        ("unix:/run/W.sock", "unix:/run/W.sock", Scheme::Unix, "http://localhost"),
-        ("unix:///run/w.sock", "unix:/run/w.sock", Scheme::Unix, "http://localhost"),
-        ("dns://Pool:8000/v", "dns://pool:8000/v", Scheme::Dns, "http://pool:8000/v"),
+        ("https://Host/", "https://host:443", Scheme::Https, ("https://host:443/", "")),
+        ("https://h:8443/a/", "https://h:8443/a", Scheme::Https, ("https://h:8443/", "/a")),
+        ("unix:/run/W.sock", "unix:/run/W.sock", Scheme::Unix, ("http://localhost/", "")),
+        ("unix:///run/w.sock", "unix:/run/w.sock", Scheme::Unix, ("http://localhost/", "")),
+        ("dns://Pool:8000/v", "dns://pool:8000/v", Scheme::Dns, ("http://pool:8000/", "/v")),
     ];
     for (text, written, scheme, base) in kinds {
         let url: WorkerUrl = text.parse().unwrap();
         assert_eq!((url.to_string().as_str(), url.scheme()), (written, scheme));
-        assert_eq!(url.request_base(), base);
+        assert_eq!((url.origin().to_string().as_str(), url.base_path()), base);
         assert_eq!(written.parse(), Ok(url));
     }
     let name: WorkerUrl = "dns://pool:8000/v".parse().unwrap();

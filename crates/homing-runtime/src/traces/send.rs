@@ -98,7 +98,7 @@ impl Exporter {
     async fn post(&self, upstream: &Upstream, link: &Arc<Link>, body: Bytes) -> Result<(), String> {
         let mut request = http::Request::new(Outgoing::from(body));
         *request.method_mut() = http::Method::POST;
-        *request.uri_mut() = link.base().parse().map_err(|_| "its URL is none".to_owned())?;
+        *request.uri_mut() = link.uri("").map_err(|_| "its URL is none".to_owned())?;
         let headers = request.headers_mut();
         let json = http::HeaderValue::from_static("application/json");
         headers.insert(http::header::CONTENT_TYPE, json);

@@ -1,12 +1,11 @@
-//! Making a connection: TCP, TCP with TLS, or a socket in the file system, behind one type for the pool.
+//! Making a connection: TCP, TCP with TLS, or a socket in the file system, behind one type.
 
 use super::link::Wire;
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::pin::Pin;
@@ -22,7 +21,6 @@ use tower_service::Service;
 const PROBES: u32 = 4;
 
 /// Makes connections of one kind.
-#[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
     tls: Option<TlsConnector>,
@@ -30,8 +28,8 @@ pub(super) struct Connector {
     patience: Duration,
 }
 
-/// Any error of it, as the pool wants it.
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+/// Any error of it.
+pub(super) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 impl Connector {
     pub(super) fn new(wire: &Wire) -> Self {
@@ -54,12 +52,19 @@ impl Connector {
         }
     }
 
-    async fn connect(mut self, uri: Uri) -> Result<Stream, Failed> {
+    /// Connects to the host and port of `origin`.
+    pub(super) async fn connect(self, origin: &Uri) -> Result<Stream, Failed> {
+        let patience = self.patience;
+        let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+        tokio::time::timeout(patience, self.reach(origin)).await.map_err(late)?
+    }
+
+    async fn reach(mut self, origin: &Uri) -> Result<Stream, Failed> {
         if let Some(path) = &self.socket {
             return Ok(Stream::Unix(TokioIo::new(UnixStream::connect(path).await?)));
         }
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let tcp = self.tcp.call(uri).await?;
+        let host = origin.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let tcp = self.tcp.call(origin.clone()).await?;
         match self.tls {
             None => Ok(Stream::Tcp(tcp)),
             Some(tls) => {
@@ -67,24 +72,6 @@ impl Connector {
                 Ok(Stream::Tls(Box::new(TokioIo::new(stream))))
             }
         }
-    }
-}
-
-impl Service<Uri> for Connector {
-    type Response = Stream;
-    type Error = Failed;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream, Failed>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failed>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let (patience, connect) = (self.patience, self.clone().connect(uri));
-        Box::pin(async move {
-            let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-            tokio::time::timeout(patience, connect).await.map_err(late)?
-        })
     }
 }
 
@@ -153,18 +140,12 @@ impl Write for Stream {
     }
 }
 
-impl Connection for Stream {
-    fn connected(&self) -> Connected {
+impl Stream {
+    /// Whether the two have agreed on HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
         match self {
-            Self::Tcp(stream) => stream.connected(),
-            Self::Unix(_) => Connected::new(),
-            Self::Tls(stream) => {
-                let (tcp, tls) = stream.inner().get_ref();
-                match tls.alpn_protocol() {
-                    Some(b"h2") => tcp.connected().negotiated_h2(),
-                    _ => tcp.connected(),
-                }
-            }
+            Self::Tcp(_) | Self::Unix(_) => false,
+            Self::Tls(stream) => stream.inner().get_ref().1.alpn_protocol() == Some(b"h2"),
         }
     }
 }

@@ -10,7 +10,9 @@ use crate::pem::{self, FileError};
 use crate::settings::{Scheme, Settings, Worker, WorkerUrl};
 use arc_swap::ArcSwap;
 use homing_core::fleet::WorkerInfo;
+use http::Uri;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{InvalidUri, PathAndQuery};
 use parking_lot::{Mutex, RwLock};
 use rustls::ClientConfig;
 use std::collections::{BTreeMap, HashMap};
@@ -46,10 +48,10 @@ pub(super) struct Made {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Wire {
-    /// No other has it, ever.
-    pub(super) number: u64,
     pub(super) made: Made,
     pub(super) tls: Option<Arc<ClientConfig>>,
+    /// What is reached over it, by host and port.
+    reaches: Mutex<HashMap<String, u64>>,
 }
 
 /// Makes the TLS of a wire, where it has some.
@@ -62,8 +64,14 @@ impl<F: FnOnce(Made, ByTls<'_>) -> Result<Arc<Wire>, LinkError>> Wiring for F {}
 
 impl Wire {
     fn new(made: Made, tls: Option<Arc<ClientConfig>>) -> Arc<Self> {
+        Arc::new(Self { made, tls, reaches: Mutex::default() })
+    }
+
+    /// The number of what is reached over it at this host and port; no other has it, ever.
+    fn reach(&self, authority: &str) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Self { number: NEXT.fetch_add(1, Ordering::Relaxed), made, tls })
+        let new = || NEXT.fetch_add(1, Ordering::Relaxed);
+        *self.reaches.lock().entry(authority.to_owned()).or_insert_with(new)
     }
 }
 
@@ -73,7 +81,6 @@ pub struct Link {
     url: WorkerUrl,
     /// As the core names it.
     written: String,
-    base: String,
     /// From dispatch to the first byte of the answer's body.
     pub first_token_timeout: Duration,
     /// Between two bytes of an answer.
@@ -90,9 +97,30 @@ pub(super) struct Now {
     /// `Bearer KEY`; marked sensitive, so that nothing prints it.
     pub(super) authorization: Option<HeaderValue>,
     pub(super) wire: Arc<Wire>,
+    /// The number of what is reached: connections that have it are alike.
+    pub(super) reach: u64,
+    /// Scheme, host and port.
+    pub(super) origin: Uri,
+    /// Host and port, as a request's header has them.
+    pub(super) host: Option<HeaderValue>,
 }
 
 impl Now {
+    pub(super) fn new(
+        url: &WorkerUrl,
+        wire: Arc<Wire>,
+        authorization: Option<HeaderValue>,
+    ) -> Self {
+        let origin = url.origin();
+        // The usual port goes without saying.
+        let usual = if url.scheme() == Scheme::Https { 443 } else { 80 };
+        let host = match (origin.host(), origin.port_u16()) {
+            (Some(host), Some(port)) if port == usual => HeaderValue::from_str(host).ok(),
+            _ => HeaderValue::from_str(url.authority()).ok(),
+        };
+        Self { authorization, reach: wire.reach(url.authority()), wire, origin, host }
+    }
+
     /// Puts our key in the place of the client's, where there is one.
     pub(super) fn authorize(&self, headers: &mut HeaderMap) {
         if let Some(ours) = &self.authorization {
@@ -135,11 +163,10 @@ impl Link {
         };
         Arc::new(Self {
             written: url.to_string(),
-            base: url.request_base(),
-            url,
             first_token_timeout: PATIENCE,
             idle_timeout: PATIENCE,
-            now: ArcSwap::from_pointee(Now { authorization: None, wire }),
+            now: ArcSwap::from_pointee(Now::new(&url, wire, None)),
+            url,
             files: None,
         })
     }
@@ -150,15 +177,14 @@ impl Link {
         let value = token.and_then(|token| HeaderValue::from_str(&format!("Bearer {token}")).ok());
         let Some(mut value) = value else { return self };
         value.set_sensitive(true);
-        let Self { url, written, base, first_token_timeout, idle_timeout, .. } = &*self;
+        let Self { url, written, first_token_timeout, idle_timeout, .. } = &*self;
         let wire = self.now.load().wire.clone();
         Arc::new(Self {
             url: url.clone(),
             written: written.clone(),
-            base: base.clone(),
             first_token_timeout: *first_token_timeout,
             idle_timeout: *idle_timeout,
-            now: ArcSwap::from_pointee(Now { authorization: Some(value), wire }),
+            now: ArcSwap::from_pointee(Now::new(url, wire, Some(value))),
             files: None,
         })
     }
@@ -179,7 +205,6 @@ impl Link {
         watched.looked_at(held);
         Ok(Arc::new(Self {
             written: url.to_string(),
-            base: url.request_base(),
             url: url.clone(),
             first_token_timeout: how.first_token_timeout,
             idle_timeout: how.idle_timeout,
@@ -194,10 +219,26 @@ impl Link {
         &self.url
     }
 
-    /// What a request's path is appended to.
-    #[must_use]
-    pub fn base(&self) -> &str {
-        &self.base
+    /// The URI of what is at `path` there, behind its base path.
+    ///
+    /// # Errors
+    /// Where the two make no path.
+    pub fn uri(&self, path: &str) -> Result<Uri, InvalidUri> {
+        match self.url.base_path() {
+            "" if path.is_empty() => Ok(Uri::from_static("/")),
+            base => [base, path].concat().parse(),
+        }
+    }
+
+    /// The same of a path that has been read.
+    ///
+    /// # Errors
+    /// As [`Self::uri`].
+    pub fn uri_of(&self, path: &PathAndQuery) -> Result<Uri, InvalidUri> {
+        match self.url.base_path() {
+            "" => Ok(Uri::from(path.clone())),
+            _ => self.uri(path.as_str()),
+        }
     }
 }
 

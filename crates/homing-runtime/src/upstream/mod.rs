@@ -2,37 +2,44 @@
 //!
 //! Each I/O thread has its own pools: a connection is used by the thread that made it, and nothing is
 //! shared on the request path. A request that could not be sent on a *reused* connection is sent again
-//! to the same worker on a fresh one, which is no failure (F36); hyper-util does that, and only where no
-//! byte has left.
+//! to the same worker on another one, which is no failure (F36); only where no byte of it has left.
+//!
+//! hyper speaks HTTP; what keeps its connections is our own, since hyper-util's client took a tenth of a small request's
+//! time for what a worker's link knows beforehand.
 //!
 //! * `link`: how each worker is reached;
 //! * `renew`: keys and certificates that change while it is;
 //! * `connect`: making a connection; `tls`: with whom and as whom;
-//! * `body`: what goes out.
+//! * `pool`: keeping it;
+//! * `body`: what goes out; `answer`: what comes.
 
+mod answer;
 mod body;
 mod connect;
 mod link;
+mod pool;
 mod renew;
 mod tls;
 
+pub use answer::AnswerBody;
 pub use body::Outgoing;
 pub use link::{Link, LinkError, Links, look_at_files};
 pub use renew::renew;
 
-use connect::Connector;
+use answer::Back;
+use connect::{Connector, Stream};
 use homing_core::ask::Failure;
-use http::{Request, Response};
+use http::header::HOST;
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::{Client, Error};
+use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use link::Wire;
-use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::error::Error as _;
+use link::Now;
+use pool::{Pools, Taken};
+use std::error::Error;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The connections of one thread to all workers. Clones share them.
@@ -40,26 +47,28 @@ use std::time::Duration;
 pub struct Upstream {
     /// Nothing is kept: who asks wants to know whether a connection can be made.
     fresh: bool,
-    /// A pool for each kind of connection; by the wire's number.
-    pools: Arc<Mutex<HashMap<u64, Pool>>>,
+    pools: Pools,
 }
 
-/// Connections that are alike, and the wire that they are of, which knows whether they are still wanted.
-struct Pool {
-    of: Weak<Wire>,
-    client: Client<Connector, Outgoing>,
-}
-
-/// Connections that one pool keeps to one worker while nobody uses them.
-const IDLE_PER_WORKER: usize = 1024;
 /// For an HTTP/2 worker to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why there is no answer.
+enum Failed {
+    /// No connection could be made.
+    Connect(connect::Failed),
+    /// It broke off.
+    Sent(hyper::Error),
+}
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Upstream").field("fresh", &self.fresh).finish_non_exhaustive()
     }
 }
+
+/// What comes of a request that is on its way; or the request, of which nothing has left.
+type Sent = Result<Response<Incoming>, TrySendError<Request<Outgoing>>>;
 
 impl Upstream {
     /// Connections of the current thread, kept as long as each link says.
@@ -74,7 +83,8 @@ impl Upstream {
         Self { fresh: true, ..Self::default() }
     }
 
-    /// Sends a request over a link; gives the head of the answer. The link's key replaces the request's.
+    /// Sends a request over a link, whose URI is a path ([`Link::uri`]); gives the head of the answer. The link's key
+    /// replaces the request's.
     ///
     /// # Errors
     /// The failure, and its text for the log.
@@ -82,47 +92,174 @@ impl Upstream {
         &self,
         link: &Link,
         mut request: Request<Outgoing>,
-    ) -> impl Future<Output = Result<Response<Incoming>, (Failure, String)>> + Send + use<> {
-        let now = link.now.load_full();
+    ) -> impl Future<Output = Result<Response<AnswerBody>, (Failure, String)>> + Send + use<> {
+        let (me, now) = (self.clone(), link.now.load_full());
         now.authorize(request.headers_mut());
-        let mut pools = self.pools.lock();
-        let answer = match pools.get(&now.wire.number) {
-            Some(pool) => pool.client.request(request),
-            None => {
-                pools.retain(|_, pool| pool.of.strong_count() > 0);
-                let client = self.client(&now.wire);
-                let answer = client.request(request);
-                let of = Arc::downgrade(&now.wire);
-                pools.insert(now.wire.number, Pool { of, client });
-                answer
+        let taken = if me.fresh { None } else { me.pools.take(&now.wire, now.reach) };
+        // The usual one is on its way before anything is awaited, and no part of what is.
+        let first = match taken {
+            Some(Taken::Own(mut connection)) => {
+                Ok((connection.try_send_request(by_path(request, &now)), connection))
             }
+            Some(Taken::Shared(connection)) => Err((request, Some(connection))),
+            None => Err((request, None)),
         };
-        // Small: the request itself is not a part of what is waited for.
-        async move { answer.await.map_err(|e| (failure(&e), describe(&e))) }
+        async move {
+            let (request, shared) = match first {
+                Ok((sent, connection)) => match sent.await {
+                    Ok(answer) => return Ok(me.answer(answer, Some(connection), &now)),
+                    Err(error) => (unsent(error)?, None),
+                },
+                Err((request, shared)) => (request, shared),
+            };
+            // Out of line: its state is large, and most requests find a connection of their own.
+            Box::pin(me.send_otherwise(request, shared, now)).await
+        }
     }
 
-    fn client(&self, wire: &Wire) -> Client<Connector, Outgoing> {
-        let made = &wire.made;
-        let idle = if self.fresh { Duration::ZERO } else { made.pool_idle };
-        Client::builder(TokioExecutor::new())
+    /// Over another connection, or a new one.
+    async fn send_otherwise(
+        self,
+        mut request: Request<Outgoing>,
+        mut shared: Option<http2::SendRequest<Outgoing>>,
+        now: Arc<Now>,
+    ) -> Result<Response<AnswerBody>, (Failure, String)> {
+        loop {
+            if let Some(mut connection) = shared.take() {
+                match connection.try_send_request(by_uri(request, &now)).await {
+                    Ok(answer) => return Ok(self.answer(answer, None, &now)),
+                    Err(error) => request = unsent(error)?,
+                }
+            }
+            let taken = if self.fresh { None } else { self.pools.take(&now.wire, now.reach) };
+            match taken {
+                Some(Taken::Shared(connection)) => shared = Some(connection),
+                Some(Taken::Own(mut connection)) => {
+                    match connection.try_send_request(by_path(request, &now)).await {
+                        Ok(answer) => return Ok(self.answer(answer, Some(connection), &now)),
+                        Err(error) => request = unsent(error)?,
+                    }
+                }
+                None => return self.send_anew(request, now).await,
+            }
+        }
+    }
+
+    async fn send_anew(
+        self,
+        request: Request<Outgoing>,
+        now: Arc<Now>,
+    ) -> Result<Response<AnswerBody>, (Failure, String)> {
+        let connected = Connector::new(&now.wire).connect(&now.origin).await;
+        let stream = connected.map_err(|e| Failed::Connect(e).told())?;
+        if stream.is_http2() {
+            let mut connection = self.begin_shared(stream, &now).await?;
+            let sent = connection.try_send_request(by_uri(request, &now)).await;
+            return Ok(self.answer(finally(sent)?, None, &now));
+        }
+        let begun = http1::handshake(stream).await;
+        let (mut sender, connection) = begun.map_err(|e| Failed::Sent(e).told())?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to a worker ended badly");
+            }
+        });
+        let sent = sender.try_send_request(by_path(request, &now)).await;
+        let back = Some(sender).filter(|_| !self.fresh);
+        Ok(self.answer(finally(sent)?, back, &now))
+    }
+
+    async fn begin_shared(
+        &self,
+        stream: Stream,
+        now: &Now,
+    ) -> Result<http2::SendRequest<Outgoing>, (Failure, String)> {
+        let begun = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(idle)
-            .pool_max_idle_per_host(if idle.is_zero() { 0 } else { IDLE_PER_WORKER })
-            .retry_canceled_requests(true)
-            .set_host(true)
-            .http2_keep_alive_interval(made.unacknowledged)
-            .http2_keep_alive_timeout(PING_TIMEOUT)
-            .build(Connector::new(wire))
+            .keep_alive_interval(now.wire.made.unacknowledged)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .handshake(stream)
+            .await;
+        let (sender, connection) = begun.map_err(|e| Failed::Sent(e).told())?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to a worker ended badly");
+            }
+        });
+        if !self.fresh {
+            self.pools.share(&now.wire, now.reach, sender.clone());
+        }
+        Ok(sender)
+    }
+
+    fn answer(
+        &self,
+        answer: Response<Incoming>,
+        connection: Option<http1::SendRequest<Outgoing>>,
+        now: &Now,
+    ) -> Response<AnswerBody> {
+        let back = connection.map(|connection| Back {
+            connection,
+            pools: self.pools.clone(),
+            wire: now.wire.clone(),
+            reach: now.reach,
+        });
+        answer.map(|incoming| AnswerBody::new(incoming, back))
     }
 }
 
-/// Whether nobody was there, could not be reached, or broke off.
-fn failure(error: &Error) -> Failure {
-    if !error.is_connect() {
-        return Failure::Broken;
+/// As HTTP/1.1 has it: a path, and the host in a header.
+fn by_path(mut request: Request<Outgoing>, now: &Now) -> Request<Outgoing> {
+    if let (Some(host), false) = (&now.host, request.headers().contains_key(HOST)) {
+        request.headers_mut().insert(HOST, host.clone());
     }
-    let mut source = error.source();
+    request
+}
+
+/// As HTTP/2 has it: all of the URI.
+fn by_uri(mut request: Request<Outgoing>, now: &Now) -> Request<Outgoing> {
+    request.headers_mut().remove(HOST);
+    let mut parts = now.origin.clone().into_parts();
+    parts.path_and_query = request.uri().path_and_query().cloned();
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+    request
+}
+
+/// The request, where nothing of it has left.
+fn unsent(
+    mut error: TrySendError<Request<Outgoing>>,
+) -> Result<Request<Outgoing>, (Failure, String)> {
+    error.take_message().ok_or_else(|| Failed::Sent(error.into_error()).told())
+}
+
+/// What has come of a request over a new connection, which is not tried again.
+fn finally(sent: Sent) -> Result<Response<Incoming>, (Failure, String)> {
+    sent.map_err(|error| Failed::Sent(error.into_error()).told())
+}
+
+impl Failed {
+    /// Whether nobody was there, could not be reached, or broke off; and the chain of causes in one line.
+    fn told(&self) -> (Failure, String) {
+        let (failure, error): (_, &(dyn Error + 'static)) = match self {
+            Self::Connect(error) => (unreachable(&**error), &**error),
+            Self::Sent(error) => (Failure::Broken, error),
+        };
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(e) = source {
+            text.push_str(": ");
+            text.push_str(&e.to_string());
+            source = e.source();
+        }
+        (failure, text)
+    }
+}
+
+/// Why no connection could be made.
+fn unreachable(error: &(dyn Error + 'static)) -> Failure {
+    let mut source = Some(error);
     while let Some(e) = source {
         // A socket that is not in the file system is one on which nobody listens.
         let nobody = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
@@ -134,14 +271,6 @@ fn failure(error: &Error) -> Failure {
     Failure::Unreachable
 }
 
-/// The chain of causes in one line.
-fn describe(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(e) = source {
-        text.push_str(": ");
-        text.push_str(&e.to_string());
-        source = e.source();
-    }
-    text
-}
+#[cfg(test)]
+#[path = "upstream_tests.rs"]
+mod tests;

@@ -96,7 +96,7 @@ impl Watched {
         let authorization = key.map(|(path, text)| authorization(path, text)).transpose();
         let authorization = authorization.map_err(|cause| ("api_key_file", cause));
         let authorization = authorization.map_err(self.error())?;
-        Ok(Now { authorization, wire: wire(made, &config)? })
+        Ok(Now::new(url, wire(made, &config)?, authorization))
     }
 }
 

@@ -4,13 +4,10 @@
 //! begins its system prompt with a line about itself that engines leave out. Neither reaches the prompt, so
 //! neither is part of its text: a conversation's text is handed out field by field, without them.
 
-use super::opening::{BILLING, CACHE_MARK, is_text};
-use super::top::{Text, member};
+use super::opening::{BILLING, CACHE_MARK, text_of};
 use super::{BodyPaths, CommonView, Opening, RequestError, Top, messages_of, written};
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
+use crate::json::Raw;
 use std::borrow::Cow;
-use std::fmt;
 
 /// Contents in contents that are read block by block: a message's, and a tool result's in it. Of what is deeper no
 /// engine makes a prompt, and it is taken as it is written.
@@ -22,13 +19,13 @@ pub struct MessagesView<'a> {
     /// What every request has.
     pub common: CommonView<'a>,
     /// The conversation: a JSON array.
-    pub messages: &'a RawValue,
+    pub messages: Raw<'a>,
     /// The system prompt: a text or a list of blocks.
-    pub system: Option<&'a RawValue>,
+    pub system: Option<Raw<'a>>,
     /// Tool definitions.
-    pub tools: Option<&'a RawValue>,
+    pub tools: Option<Raw<'a>>,
     /// More variables for the template; vLLM's own field.
-    pub chat_template_kwargs: Option<&'a RawValue>,
+    pub chat_template_kwargs: Option<Raw<'a>>,
 }
 
 impl<'a> MessagesView<'a> {
@@ -52,11 +49,9 @@ impl<'a> MessagesView<'a> {
         if let Some(system) = self.system {
             blocks(system, Place { system: true, depth: 1 }, &mut parts);
         }
-        // It is JSON, and read to its end.
-        let mut reader = serde_json::Deserializer::from_str(self.messages.get());
-        drop(reader.deserialize_seq(Each(|message| {
+        for message in self.messages.items() {
             fields(message, Place { system: false, depth: 0 }, &mut parts);
-        })));
+        }
         parts
     }
 
@@ -77,76 +72,36 @@ struct Place {
 }
 
 /// The blocks of a content; a content that is a text is one block of it.
-fn blocks<'a>(content: &'a RawValue, place: Place, parts: &mut Vec<&'a [u8]>) {
+fn blocks<'a>(content: Raw<'a>, place: Place, parts: &mut Vec<&'a [u8]>) {
     if !content.get().starts_with('[') {
         parts.push(content.get().as_bytes());
         return;
     }
-    let mut reader = serde_json::Deserializer::from_str(content.get());
-    // It is JSON, and read to its end.
-    drop(reader.deserialize_seq(Each(|block: &'a RawValue| {
-        match member(block, "text").filter(|text| is_text(block) && text.get().starts_with('"')) {
+    for block in content.items() {
+        match text_of(block) {
             Some(text) if place.system && text.get()[1..].starts_with(BILLING) => {}
             Some(text) => parts.push(text.get().as_bytes()),
             None => fields(block, place, parts),
         }
-    })));
+    }
 }
 
 /// The fields of a message or of a block, but for the marks; a `content` block by block.
-fn fields<'a>(object: &'a RawValue, place: Place, parts: &mut Vec<&'a [u8]>) {
-    struct Fields<'p, 'a>(Place, &'p mut Vec<&'a [u8]>);
-    impl<'a> Visitor<'a> for Fields<'_, 'a> {
-        type Value = ();
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-        fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
-            while let Some(Text(name)) = map.next_key()? {
-                if name == CACHE_MARK {
-                    map.next_value::<IgnoredAny>()?;
-                    continue;
-                }
-                let value: &RawValue = map.next_value()?;
-                // A name with escapes is none that anybody writes.
-                if let Cow::Borrowed(name) = name {
-                    self.1.push(name.as_bytes());
-                }
-                match &*name {
-                    "content" if self.0.depth < DEEPEST => {
-                        let depth = self.0.depth + 1;
-                        blocks(value, Place { depth, ..self.0 }, self.1);
-                    }
-                    _ => self.1.push(value.get().as_bytes()),
-                }
-            }
-            Ok(())
-        }
-    }
-    if object.get().starts_with('{') {
-        // It is JSON, and read to its end.
-        let mut reader = serde_json::Deserializer::from_str(object.get());
-        drop(reader.deserialize_map(Fields(place, parts)));
-    } else {
+fn fields<'a>(object: Raw<'a>, place: Place, parts: &mut Vec<&'a [u8]>) {
+    if !object.get().starts_with('{') {
         parts.push(object.get().as_bytes());
     }
-}
-
-/// Hands out each item of a list.
-struct Each<F>(F);
-
-impl<'a, F: FnMut(&'a RawValue)> Visitor<'a> for Each<F> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_seq<S: SeqAccess<'a>>(mut self, mut list: S) -> Result<(), S::Error> {
-        while let Some(item) = list.next_element()? {
-            (self.0)(item);
+    for (name, value) in object.members().filter(|(name, _)| name != CACHE_MARK) {
+        // A name with escapes is none that anybody writes.
+        if let Cow::Borrowed(name) = name {
+            parts.push(name.as_bytes());
         }
-        Ok(())
+        if name == "content" && place.depth < DEEPEST {
+            let depth = place.depth + 1;
+            blocks(value, Place { depth, ..place }, parts);
+        } else {
+            parts.push(value.get().as_bytes());
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! What routing must know of a request, read from its body in one pass and without building a tree.
 //!
 //! The body is relayed as it came; this is only a look at it. Every top-level value is first taken as
-//! the slice of the body that it is ([`serde_json::value::RawValue`]); the few scalars that matter are
+//! the slice of the body that it is ([`Raw`]); the few scalars that matter are
 //! then read, and the large ones (messages, tools) stay slices until somebody tokenizes the prompt.
 //!
 //! Names are matched by parsing JSON, never by looking for text. Of a repeated key the last one counts,
 //! as in Python's `json`, which is what the engines read bodies with. Nesting costs no stack: what is
-//! not looked into is scanned by serde_json without recursion.
+//! not looked into is scanned without recursion.
 
 mod messages;
 mod model;
@@ -27,7 +27,7 @@ pub use resume::{Resumable, Resume};
 pub use session::{BodyPaths, BodySession, MAX_BODY_SESSION_BYTES, PathError};
 pub use usage::with_usage;
 
-use serde_json::value::RawValue;
+use crate::json::Raw;
 use std::borrow::Cow;
 use top::Top;
 
@@ -97,7 +97,7 @@ pub struct ChatView<'a> {
     /// What every request has.
     pub common: CommonView<'a>,
     /// The conversation: a JSON array.
-    pub messages: &'a RawValue,
+    pub messages: Raw<'a>,
     /// What else shapes the prompt. `None` where absent or null.
     pub template: TemplateFields<'a>,
 }
@@ -106,17 +106,17 @@ pub struct ChatView<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TemplateFields<'a> {
     /// Tool definitions.
-    pub tools: Option<&'a RawValue>,
+    pub tools: Option<Raw<'a>>,
     /// `"none"`, `"auto"`, `"required"` or a function: `"none"` may drop the tools from the prompt.
-    pub tool_choice: Option<&'a RawValue>,
+    pub tool_choice: Option<Raw<'a>>,
     /// Documents for retrieval templates.
-    pub documents: Option<&'a RawValue>,
+    pub documents: Option<Raw<'a>>,
     /// A template of the request's own.
-    pub chat_template: Option<&'a RawValue>,
+    pub chat_template: Option<Raw<'a>>,
     /// More variables for the template.
-    pub chat_template_kwargs: Option<&'a RawValue>,
+    pub chat_template_kwargs: Option<Raw<'a>>,
     /// Set by some clients; models of "harmony" style put it into the prompt.
-    pub reasoning_effort: Option<&'a RawValue>,
+    pub reasoning_effort: Option<Raw<'a>>,
     /// Whether the prompt ends with the opening of an answer; vLLM's default is true.
     pub add_generation_prompt: Option<bool>,
     /// Whether the last message is to be continued; vLLM's default is false.
@@ -124,7 +124,7 @@ pub struct TemplateFields<'a> {
     /// Whether the tokenizer adds its special tokens once more.
     pub add_special_tokens: Option<bool>,
     /// Keep only this many tokens of the prompt.
-    pub truncate_prompt_tokens: Option<&'a RawValue>,
+    pub truncate_prompt_tokens: Option<Raw<'a>>,
 }
 
 /// A completion request.
@@ -134,11 +134,11 @@ pub struct CompletionView<'a> {
     pub common: CommonView<'a>,
     /// Text, token ids, or a list of either: [`PromptInput::parse`]. `None` only where the prompt comes
     /// as embeddings, which nobody can match.
-    pub prompt: Option<&'a RawValue>,
+    pub prompt: Option<Raw<'a>>,
     /// Whether the tokenizer adds its special tokens; vLLM's default is true.
     pub add_special_tokens: Option<bool>,
     /// Keep only this many tokens of the prompt.
-    pub truncate_prompt_tokens: Option<&'a RawValue>,
+    pub truncate_prompt_tokens: Option<Raw<'a>>,
 }
 
 impl<'a> CommonView<'a> {
@@ -153,7 +153,7 @@ impl<'a> CommonView<'a> {
 
     fn of(top: &Top<'a>, paths: &BodyPaths) -> Result<Self, RequestError> {
         const MODEL: &str = "the name of a model";
-        let model = match top.model.map(top::text) {
+        let model = match top.model.map(Raw::text) {
             None => return Err(RequestError::Missing { param: "model", expected: MODEL }),
             Some(Some(name)) if !name.is_empty() => name,
             Some(_) => return Err(RequestError::WrongType { param: "model", expected: MODEL }),
@@ -166,7 +166,7 @@ impl<'a> CommonView<'a> {
             says_stream_options: top.stream_options.is_some(),
             max_tokens: max_tokens.and_then(top::whole_number),
             n: top.n.and_then(top::whole_number).unwrap_or(1),
-            cache_salt: top.cache_salt.and_then(top::text).unwrap_or_default(),
+            cache_salt: top.cache_salt.and_then(Raw::text).unwrap_or_default(),
             session: session::find(paths, &top.session_roots),
         })
     }
@@ -244,7 +244,7 @@ impl<'a> CompletionView<'a> {
 }
 
 /// The `messages` of a conversation, which are only known to be a JSON array.
-fn messages_of<'a>(top: &Top<'a>) -> Result<&'a RawValue, RequestError> {
+fn messages_of<'a>(top: &Top<'a>) -> Result<Raw<'a>, RequestError> {
     const MESSAGES: &str = "a list of messages";
     match top.messages {
         None => Err(RequestError::Missing { param: "messages", expected: MESSAGES }),
@@ -254,18 +254,18 @@ fn messages_of<'a>(top: &Top<'a>) -> Result<&'a RawValue, RequestError> {
 }
 
 /// Those that are there, as they are written.
-fn written<const N: usize>(fields: [Option<&RawValue>; N]) -> impl Iterator<Item = &[u8]> {
+fn written<'a, const N: usize>(fields: [Option<Raw<'a>>; N]) -> impl Iterator<Item = &'a [u8]> {
     fields.into_iter().flatten().map(|raw| raw.get().as_bytes())
 }
 
 /// A list or a text without its end: what is longer begins with the same bytes.
-fn open_end(raw: &RawValue) -> &[u8] {
+fn open_end(raw: Raw<'_>) -> &[u8] {
     let text = raw.get();
     text.strip_suffix([']', '"']).unwrap_or(text).trim_ascii_end().as_bytes()
 }
 
-fn flag(param: &'static str, raw: Option<&RawValue>) -> Result<Option<bool>, RequestError> {
-    match raw.map(RawValue::get) {
+fn flag(param: &'static str, raw: Option<Raw<'_>>) -> Result<Option<bool>, RequestError> {
+    match raw.map(Raw::get) {
         None => Ok(None),
         Some("true") => Ok(Some(true)),
         Some("false") => Ok(Some(false)),

@@ -1,48 +1,25 @@
 //! The one edit of a body that an operator asks for by `models.aliases`: another name for the model.
 
-use serde::Deserialize;
-use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde_json::value::RawValue;
-use std::fmt;
+use crate::json::{Members, Raw};
+use std::borrow::Cow;
 
-/// Where the one `model` of a JSON object lies.
-struct Model<'a>(Option<&'a RawValue>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Model<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Model<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut found: Option<&RawValue> = None;
-                while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-                    if key == "model" {
-                        // Who takes which of two is anybody's guess.
-                        if found.replace(map.next_value()?).is_some() {
-                            return Err(serde::de::Error::duplicate_field("model"));
-                        }
-                    } else {
-                        map.next_value::<IgnoredAny>()?;
-                    }
-                }
-                Ok(Model(found))
-            }
+/// The one `model` of a JSON object. `None` where there are two: who takes which of them is anybody's guess.
+fn the_model(body: &[u8]) -> Option<Raw<'_>> {
+    let mut found = None;
+    for member in Members::of(body).ok()? {
+        let (name, value) = member.ok()?;
+        if name == "model" && found.replace(value).is_some() {
+            return None;
         }
-        d.deserialize_map(Fields)
     }
+    found
 }
 
 /// The body with `name` as its model, and every other byte as it was. `None` if it is no JSON object, or its
 /// `model` is no string.
 #[must_use]
 pub fn with_model(body: &[u8], name: &str) -> Option<Vec<u8>> {
-    let Model(found) = serde_json::from_slice(body).ok()?;
-    let raw = found?.get();
+    let raw = the_model(body)?.get();
     // A slice of the body itself.
     let start = (raw.as_ptr() as usize).checked_sub(body.as_ptr() as usize)?;
     let end = start.checked_add(raw.len())?;
@@ -56,8 +33,7 @@ pub fn with_model(body: &[u8], name: &str) -> Option<Vec<u8>> {
 /// The model that a body names, as far as it is a JSON object that names one.
 #[must_use]
 pub fn model_of(body: &[u8]) -> Option<String> {
-    let Model(found) = serde_json::from_slice(body).ok()?;
-    serde_json::from_str(found?.get()).ok()
+    the_model(body)?.text().map(Cow::into_owned)
 }
 
 #[cfg(test)]

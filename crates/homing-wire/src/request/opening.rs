@@ -6,10 +6,7 @@
 //! cache is to end (`cache_control`) move the mark on with every turn, and some turn a text into a list
 //! of one part to have a place for it: so the marks are left out, and a text part counts as the text.
 
-use super::top::{Text, member, text};
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
-use std::fmt;
+use crate::json::Raw;
 
 /// The mark that moves.
 pub(super) const CACHE_MARK: &str = "cache_control";
@@ -38,11 +35,11 @@ pub enum PieceKind {
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
     /// Its tools.
-    pub(super) tools: Option<&'a RawValue>,
+    pub(super) tools: Option<Raw<'a>>,
     /// The instructions that stand beside the conversation: a text, or a list of blocks.
-    pub(super) instructions: Option<&'a RawValue>,
+    pub(super) instructions: Option<Raw<'a>>,
     /// The conversation: a list, or a text that is the first user message.
-    pub(super) messages: &'a RawValue,
+    pub(super) messages: Raw<'a>,
 }
 
 impl Opening<'_> {
@@ -63,120 +60,59 @@ impl Opening<'_> {
             piece(PieceKind::Text, self.messages.get());
             return true;
         }
-        let mut found = false;
-        let messages = Messages { piece: &mut piece, found: &mut found };
-        // An error where it stops behind the first user message; that all is JSON is known.
-        drop(serde_json::Deserializer::from_str(self.messages.get()).deserialize_seq(messages));
-        found
-    }
-}
-
-struct Messages<'f, F> {
-    piece: &'f mut F,
-    found: &'f mut bool,
-}
-
-impl<'a, F: FnMut(PieceKind, &str)> Visitor<'a> for Messages<'_, F> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of messages")
-    }
-
-    fn visit_seq<S: SeqAccess<'a>>(self, mut messages: S) -> Result<(), S::Error> {
         let mut leading = true;
-        while let Some(message) = messages.next_element::<&RawValue>()? {
-            let role = member(message, "role").and_then(text);
+        for message in self.messages.items() {
+            let [role, said] = message.pick(["role", "content"]);
+            let role = role.and_then(Raw::text);
             let role = role.as_deref().unwrap_or_default();
             leading = leading && matches!(role, "system" | "developer");
-            *self.found = role == "user";
-            if leading || *self.found {
-                (self.piece)(PieceKind::Role, role);
-                if let Some(said) = member(message, "content") {
-                    content(said, false, self.piece);
+            let found = role == "user";
+            if leading || found {
+                piece(PieceKind::Role, role);
+                if let Some(said) = said {
+                    content(said, false, &mut piece);
                 }
             }
-            if *self.found {
-                break;
+            if found {
+                return true;
             }
         }
-        Ok(())
+        false
     }
 }
 
-fn content(content: &RawValue, instructions: bool, piece: &mut impl FnMut(PieceKind, &str)) {
+fn content(content: Raw<'_>, instructions: bool, piece: &mut impl FnMut(PieceKind, &str)) {
     match content.get().as_bytes().first() {
         Some(b'"') => piece(PieceKind::Text, content.get()),
         Some(b'[') => {
-            let mut reader = serde_json::Deserializer::from_str(content.get());
-            // It is JSON, and read to its end.
-            drop(reader.deserialize_seq(Parts { instructions, piece }));
+            for part in content.items() {
+                match text_of(part) {
+                    Some(written) if instructions && written.get()[1..].starts_with(BILLING) => {}
+                    Some(written) => piece(PieceKind::Text, written.get()),
+                    None => other(part, piece),
+                }
+            }
         }
         _ => piece(PieceKind::Value, content.get()),
     }
 }
 
-struct Parts<'f, F> {
-    instructions: bool,
-    piece: &'f mut F,
-}
-
-impl<'a, F: FnMut(PieceKind, &str)> Visitor<'a> for Parts<'_, F> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of parts")
-    }
-
-    fn visit_seq<S: SeqAccess<'a>>(self, mut parts: S) -> Result<(), S::Error> {
-        while let Some(part) = parts.next_element::<&RawValue>()? {
-            let written = member(part, "text").filter(|raw| raw.get().starts_with('"'));
-            match written.filter(|_| is_text(part)) {
-                Some(written) if self.instructions && written.get()[1..].starts_with(BILLING) => {}
-                Some(written) => (self.piece)(PieceKind::Text, written.get()),
-                None => other(part, self.piece),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether a part says that it is a text, in any API's word.
-pub(super) fn is_text(part: &RawValue) -> bool {
-    let kind = member(part, "type").and_then(text);
-    kind.is_some_and(|kind| matches!(&*kind, "text" | "input_text" | "output_text"))
+/// The text of a part, as it is written, where it says that it is one, in any API's word.
+pub(super) fn text_of(part: Raw<'_>) -> Option<Raw<'_>> {
+    let [kind, written] = part.pick(["type", "text"]);
+    let is_text = matches!(&*kind?.text()?, "text" | "input_text" | "output_text");
+    written.filter(|raw| is_text && raw.get().starts_with('"'))
 }
 
 /// A part that is no text: an image, mostly.
-fn other(part: &RawValue, piece: &mut impl FnMut(PieceKind, &str)) {
+fn other(part: Raw<'_>, piece: &mut impl FnMut(PieceKind, &str)) {
     piece(PieceKind::Part, "");
-    if part.get().starts_with('{') {
-        // It is JSON, and read to its end.
-        drop(serde_json::Deserializer::from_str(part.get()).deserialize_map(Fields(piece)));
-    } else {
+    if !part.get().starts_with('{') {
         piece(PieceKind::Value, part.get());
     }
-}
-
-struct Fields<'f, F>(&'f mut F);
-
-impl<'a, F: FnMut(PieceKind, &str)> Visitor<'a> for Fields<'_, F> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a part of a message")
-    }
-
-    fn visit_map<M: MapAccess<'a>>(self, mut fields: M) -> Result<(), M::Error> {
-        while let Some(Text(name)) = fields.next_key()? {
-            if name == CACHE_MARK {
-                fields.next_value::<IgnoredAny>()?;
-                continue;
-            }
-            (self.0)(PieceKind::Name, &name);
-            (self.0)(PieceKind::Value, fields.next_value::<&RawValue>()?.get());
-        }
-        Ok(())
+    for (name, value) in part.members().filter(|(name, _)| name != CACHE_MARK) {
+        piece(PieceKind::Name, &name);
+        piece(PieceKind::Value, value.get());
     }
 }
 

@@ -4,8 +4,8 @@
 //! apart, so each is read straight into its type, without trying one after the other.
 
 use super::RequestError;
+use crate::json::Raw;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
 
 pub(super) const EXPECTED: &str = "a text, a list of token ids, or a list of these";
 
@@ -32,8 +32,8 @@ impl PromptInput {
     ///
     /// # Errors
     /// [`RequestError::WrongType`] where it is none of the four.
-    pub fn parse(raw: &RawValue) -> Result<Self, RequestError> {
-        fn read<T: DeserializeOwned>(raw: &RawValue) -> Result<T, RequestError> {
+    pub fn parse(raw: Raw<'_>) -> Result<Self, RequestError> {
+        fn read<T: DeserializeOwned>(raw: Raw<'_>) -> Result<T, RequestError> {
             serde_json::from_str(raw.get()).map_err(|_| malformed())
         }
         let Some(inside) = raw.get().strip_prefix('[') else {

@@ -1,7 +1,7 @@
 //! A request of OpenAI's Responses API.
 
 use super::{BodyPaths, CommonView, Opening, RequestError, Top, open_end, written};
-use serde_json::value::RawValue;
+use crate::json::Raw;
 
 /// A Responses request: [`CommonView`] and the parts that the prompt is rendered from.
 #[derive(Clone, Debug)]
@@ -9,15 +9,15 @@ pub struct ResponsesView<'a> {
     /// What every request has.
     pub common: CommonView<'a>,
     /// A text, or a list of items. It may be absent where `stored` is there.
-    pub input: Option<&'a RawValue>,
+    pub input: Option<Raw<'a>>,
     /// What stands before the input.
-    pub instructions: Option<&'a RawValue>,
+    pub instructions: Option<Raw<'a>>,
     /// Tool definitions.
-    pub tools: Option<&'a RawValue>,
+    pub tools: Option<Raw<'a>>,
     /// More variables for the template; vLLM's own field.
-    pub chat_template_kwargs: Option<&'a RawValue>,
+    pub chat_template_kwargs: Option<Raw<'a>>,
     /// `previous_response_id` or `conversation`: the prompt goes on from what only the worker knows.
-    pub stored: Option<&'a RawValue>,
+    pub stored: Option<Raw<'a>>,
 }
 
 impl<'a> ResponsesView<'a> {
@@ -30,7 +30,7 @@ impl<'a> ResponsesView<'a> {
         let top = Top::parse(body, paths)?;
         let common = CommonView::of(&top, paths)?;
         let stored = top.previous_response_id.or(top.conversation);
-        match top.input.map(RawValue::get) {
+        match top.input.map(Raw::get) {
             None if stored.is_none() => {
                 return Err(RequestError::Missing { param: "input", expected: INPUT });
             }

@@ -5,8 +5,7 @@
 //! *as a text* with a `session_id` inside. Any other text there names a user, not a session, and would
 //! tie all that user's sessions together; so it counts as absent.
 
-use super::top::{member, text};
-use serde_json::value::RawValue;
+use crate::json::Raw;
 use std::borrow::Cow;
 
 /// The longest session id that is taken from a body; longer ones count as absent, and are counted.
@@ -60,10 +59,10 @@ impl BodyPaths {
 }
 
 /// The first usable id; `roots` has the value under each path's first name.
-pub(super) fn find<'a>(paths: &BodyPaths, roots: &[Option<&'a RawValue>]) -> BodySession<'a> {
+pub(super) fn find<'a>(paths: &BodyPaths, roots: &[Option<Raw<'a>>]) -> BodySession<'a> {
     let mut session = BodySession::default();
     for (index, (path, root)) in paths.0.iter().zip(roots).enumerate() {
-        let leaf = path[1..].iter().fold(*root, |at, name| at.and_then(|raw| member(raw, name)));
+        let leaf = path[1..].iter().fold(*root, |at, name| at.and_then(|raw| raw.member(name)));
         let Some(raw) = leaf else { continue };
         let id = if *path == ANTHROPIC_USER { session_of_user(raw) } else { plain(raw) };
         match id {
@@ -78,18 +77,18 @@ pub(super) fn find<'a>(paths: &BodyPaths, roots: &[Option<&'a RawValue>]) -> Bod
 }
 
 /// A text, or a whole number by its digits.
-fn plain(raw: &RawValue) -> Option<Cow<'_, str>> {
+fn plain(raw: Raw<'_>) -> Option<Cow<'_, str>> {
     let digits = raw.get().strip_prefix('-').unwrap_or(raw.get());
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(Cow::Borrowed(raw.get()));
     }
-    text(raw)
+    raw.text()
 }
 
 /// The `session_id` in the JSON object that is written in this text.
-fn session_of_user(raw: &RawValue) -> Option<Cow<'_, str>> {
-    let written = text(raw)?;
-    let inner: &RawValue = serde_json::from_str(&written).ok()?;
-    let id = plain(member(inner, "session_id")?)?;
+fn session_of_user(raw: Raw<'_>) -> Option<Cow<'_, str>> {
+    let written = raw.text()?;
+    let inner = Raw::parse(written.as_bytes()).ok()?;
+    let id = plain(inner.member("session_id")?)?;
     Some(Cow::Owned(id.into_owned()))
 }

@@ -44,12 +44,9 @@ fn a_chat_request_is_seen_as_it_is() {
         "the very bytes"
     );
     let template = view.template;
-    assert_eq!(template.tools.map(RawValue::get), Some("[{}]"));
+    assert_eq!(template.tools.map(Raw::get), Some("[{}]"));
     assert!(template.tool_choice.is_none(), "null is absent");
-    assert_eq!(
-        template.chat_template_kwargs.map(RawValue::get),
-        Some(r#"{"enable_thinking":false}"#)
-    );
+    assert_eq!(template.chat_template_kwargs.map(Raw::get), Some(r#"{"enable_thinking":false}"#));
     assert_eq!(template.add_generation_prompt, Some(false));
     assert_eq!(template.continue_final_message, None);
 }

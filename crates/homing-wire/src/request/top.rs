@@ -4,14 +4,13 @@
 //! the fields that only the configuration names.
 
 use super::{BodyPaths, RequestError};
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use crate::json::{Members, NotJson, Raw};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
-use std::borrow::Cow;
-use std::fmt;
+use std::collections::HashMap;
 
 /// A value that is there and not null.
-type Slot<'a> = Option<&'a RawValue>;
+type Slot<'a> = Option<Raw<'a>>;
 
 /// The fields that anybody here reads; null counts as absent, as it does for the engines.
 #[derive(Debug, Default)]
@@ -48,13 +47,24 @@ pub(super) struct Top<'a> {
 
 impl<'a> Top<'a> {
     pub(super) fn parse(body: &'a [u8], paths: &BodyPaths) -> Result<Self, RequestError> {
-        let mut reader = serde_json::Deserializer::from_slice(body);
-        let top = TopSeed(paths).deserialize(&mut reader);
-        let top = top.and_then(|top| reader.end().map(|()| top));
-        top.map_err(|error| match error.classify() {
-            Category::Data => RequestError::NotAnObject,
-            _ => RequestError::NotJson(error.to_string()),
-        })
+        Self::read(body, paths).map_err(|NotJson| what_is_wrong(body))
+    }
+
+    fn read(body: &'a [u8], paths: &BodyPaths) -> Result<Self, NotJson> {
+        let mut top = Top { session_roots: vec![None; paths.len()], ..Top::default() };
+        for member in Members::of(body)? {
+            let (name, value) = member?;
+            let value = Some(value).filter(|raw| raw.get() != "null");
+            if let Some(slot) = top.slot(&name) {
+                *slot = value;
+            }
+            for (root, slot) in paths.roots().zip(&mut top.session_roots) {
+                if root == name {
+                    *slot = value;
+                }
+            }
+        }
+        Ok(top)
     }
 
     fn slot(&mut self, name: &str) -> Option<&mut Slot<'a>> {
@@ -90,99 +100,23 @@ impl<'a> Top<'a> {
     }
 }
 
-struct TopSeed<'p>(&'p BodyPaths);
-
-impl<'a> DeserializeSeed<'a> for TopSeed<'_> {
-    type Value = Top<'a>;
-
-    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Top<'a>, D::Error> {
-        deserializer.deserialize_map(self)
+/// Why a body is none, in serde_json's words, which tell line and column.
+fn what_is_wrong(body: &[u8]) -> RequestError {
+    match serde_json::from_slice::<HashMap<String, &RawValue>>(body) {
+        Err(error) if error.classify() == Category::Data => RequestError::NotAnObject,
+        Err(error) => RequestError::NotJson(error.to_string()),
+        Ok(_) => RequestError::NotJson("it can't be read".to_owned()),
     }
-}
-
-impl<'a> Visitor<'a> for TopSeed<'_> {
-    type Value = Top<'a>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<Top<'a>, M::Error> {
-        let mut top = Top { session_roots: vec![None; self.0.len()], ..Top::default() };
-        while let Some(Text(name)) = map.next_key()? {
-            let value: &RawValue = map.next_value()?;
-            let value = Some(value).filter(|raw| raw.get() != "null");
-            if let Some(slot) = top.slot(&name) {
-                *slot = value;
-            }
-            for (root, slot) in self.0.roots().zip(&mut top.session_roots) {
-                if root == name {
-                    *slot = value;
-                }
-            }
-        }
-        Ok(top)
-    }
-}
-
-/// A text, borrowed unless it has escapes.
-pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
-
-impl<'a> Deserialize<'a> for Text<'a> {
-    fn deserialize<D: Deserializer<'a>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextVisitor;
-        impl<'a> Visitor<'a> for TextVisitor {
-            type Value = Text<'a>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text")
-            }
-            fn visit_borrowed_str<E: Error>(self, text: &'a str) -> Result<Text<'a>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<Text<'a>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(TextVisitor)
-    }
-}
-
-/// The value as a text, if it is one.
-pub(super) fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
-    serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
 /// The value as a number from 0 up; too large a one becomes the largest, no number is none.
-pub(super) fn whole_number(raw: &RawValue) -> Option<u64> {
+pub(super) fn whole_number(raw: Raw<'_>) -> Option<u64> {
     let value: f64 = serde_json::from_str(raw.get()).ok()?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
     (value >= 0.0).then_some(value as u64)
 }
 
 /// Whether these stream options ask for the usage.
-pub(super) fn includes_usage(raw: &RawValue) -> bool {
-    member(raw, "include_usage").is_some_and(|value| value.get() == "true")
-}
-
-/// The last value under `name` if `raw` is an object that has one.
-pub(super) fn member<'a>(raw: &'a RawValue, name: &str) -> Option<&'a RawValue> {
-    struct Member<'n>(&'n str);
-    impl<'a> Visitor<'a> for Member<'_> {
-        type Value = Option<&'a RawValue>;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-        fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-            let mut found = None;
-            while let Some(Text(key)) = map.next_key()? {
-                let value: &RawValue = map.next_value()?;
-                if key == self.0 {
-                    found = Some(value);
-                }
-            }
-            Ok(found)
-        }
-    }
-    let mut reader = serde_json::Deserializer::from_str(raw.get());
-    reader.deserialize_map(Member(name)).ok()?
+pub(super) fn includes_usage(raw: Raw<'_>) -> bool {
+    raw.member("include_usage").is_some_and(|value| value.get() == "true")
 }

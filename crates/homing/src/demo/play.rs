@@ -96,7 +96,7 @@ impl Shared {
     }
 
     async fn turn(&self, session: &str, body: &Value) -> anyhow::Result<(String, String)> {
-        let request = http::Request::post(format!("{}/v1/chat/completions", self.link.base()))
+        let request = http::Request::post(self.link.uri("/v1/chat/completions")?)
             .header("content-type", "application/json")
             .header("x-homing-session-id", session)
             .body(Outgoing::from(Bytes::from(body.to_string())))?;

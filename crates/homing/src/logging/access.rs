@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io::Write as _;
+use std::time::UNIX_EPOCH;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -51,7 +52,7 @@ where
         if self.json {
             writer.write_str("{\"timestamp\":\"")?;
         }
-        SystemTime.format_time(&mut writer)?;
+        SECOND.with_borrow_mut(|second| second.write_now(&mut writer))?;
         LINE.with_borrow_mut(|out| {
             out.clear();
             let head: &[u8] = match self.json {
@@ -73,6 +74,56 @@ where
 thread_local! {
     /// A line as it grows.
     static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// The second in which lines are written now.
+    static SECOND: RefCell<Second> = const { RefCell::new(Second { since_epoch: None, text: String::new() }) };
+}
+
+/// A second's time as the library writes it, up to its fraction: the calendar is asked once a second.
+struct Second {
+    since_epoch: Option<u64>,
+    text: String,
+}
+
+/// What the library writes behind the second: a dot, microseconds, and the zone.
+const FRACTION: usize = ".000000Z".len();
+
+impl Second {
+    fn write_now(&mut self, writer: &mut Writer<'_>) -> fmt::Result {
+        let Ok(now) = std::time::SystemTime::now().duration_since(UNIX_EPOCH) else {
+            return SystemTime.format_time(writer);
+        };
+        if self.since_epoch != Some(now.as_secs()) {
+            self.ask(now.as_secs())?;
+        }
+        if self.since_epoch.is_none() {
+            // The second was just over.
+            return SystemTime.format_time(writer);
+        }
+        writer.write_str(&self.text)?;
+        let mut fraction = *b".000000Z";
+        let mut micros = now.subsec_micros();
+        for digit in fraction[1..FRACTION - 1].iter_mut().rev() {
+            *digit = b'0' + (micros % 10) as u8;
+            micros /= 10;
+        }
+        writer.write_str(std::str::from_utf8(&fraction).map_err(|_| fmt::Error)?)
+    }
+
+    /// Has the library write the time that is now; it counts if that is still this second.
+    fn ask(&mut self, since_epoch: u64) -> fmt::Result {
+        self.since_epoch = None;
+        self.text.clear();
+        SystemTime.format_time(&mut Writer::new(&mut self.text))?;
+        let then = std::time::SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_secs());
+        if let (Some(second), Ok(then)) = (self.text.len().checked_sub(FRACTION), then)
+            && then == since_epoch
+            && self.text.is_char_boundary(second)
+        {
+            self.text.truncate(second);
+            self.since_epoch = Some(since_epoch);
+        }
+        Ok(())
+    }
 }
 
 /// The fields of one line, as they are written.
@@ -249,5 +300,30 @@ mod tests {
         let ours = log().fmt_fields(JsonFields::new()).event_format(ours).finish();
         let ours = written(ours.into());
         assert_eq!(ours, theirs);
+    }
+
+    #[test]
+    fn the_time_is_the_librarys_to_the_digit() {
+        let (mut second, mut ours) =
+            (Second { since_epoch: None, text: String::new() }, Vec::new());
+        for _ in 0..1000 {
+            let mut text = [String::new(), String::new(), String::new()];
+            SystemTime.format_time(&mut Writer::new(&mut text[0])).unwrap();
+            second.write_now(&mut Writer::new(&mut text[1])).unwrap();
+            SystemTime.format_time(&mut Writer::new(&mut text[2])).unwrap();
+            assert!(
+                text.is_sorted(),
+                "it lies between what the library wrote before and after: {text:?}"
+            );
+            assert!(text.iter().all(|t| t.len() == text[0].len()), "{text:?}");
+            ours.push(text[1].clone());
+        }
+        assert!(ours.is_sorted());
+        // The clock goes back, or a second passes while the library is asked: nothing wrong is kept.
+        second.ask(7).unwrap();
+        assert_eq!(second.since_epoch, None);
+        let mut text = String::new();
+        second.write_now(&mut Writer::new(&mut text)).unwrap();
+        assert!(text > ours[999] && second.since_epoch.is_some());
     }
 }

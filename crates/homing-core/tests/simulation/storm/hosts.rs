@@ -216,7 +216,7 @@ impl Storm {
                 self.freed(meta.pool, self.now);
                 self.let_go(&mut meta, false);
                 meta.rechecked = true;
-                self.ask(meta, ask);
+                self.ask(meta, *ask);
             }
             other => panic!("nothing is claimed here: {other:?}"),
         }
