@@ -116,8 +116,8 @@ fn nesting_costs_no_stack_and_brackets_must_match_at_any_depth() {
 
 #[test]
 fn a_text_ends_where_it_ends_however_long_it_is_and_wherever_it_lies() {
-    for before in 0..40 {
-        for length in 0..100 {
+    for before in 0..9 {
+        for length in 0..200 {
             for end in ["\"", "\\n\"", "\\u00e9\"", "\u{1}\"", "\\\"", "\\q\"", "ü\"", ""] {
                 agree(format!("{}\"{}{end}", " ".repeat(before), "x".repeat(length)).as_bytes());
             }
