@@ -7,7 +7,9 @@
 use crate::errors::ApiShape;
 use crate::json::{Members, Raw};
 use crate::sse::SseEvent;
+use memchr::memmem::{Finder, FinderRev};
 use serde::Deserialize;
+use std::sync::LazyLock;
 
 /// Tokens of one request, as its engine counted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,11 +78,10 @@ impl AnthropicCounts {
 #[must_use]
 pub fn parse_usage(shape: ApiShape, json: &[u8]) -> Option<Usage> {
     // Most chunks of a stream have none: look for the word before parsing. The word alone proves nothing.
-    memchr::memmem::find(json, b"\"usage\"")?;
+    WORD.find(json)?;
     match shape {
         ApiShape::OpenAi => {
-            let [usage] = Members::of(json).ok()?.pick(["usage"]).ok()?;
-            let counts: ChatCounts = read(usage?)?;
+            let counts: ChatCounts = read(own(json)?)?;
             Some(Usage {
                 prompt_tokens: counts.prompt_tokens,
                 completion_tokens: counts.completion_tokens.unwrap_or(0),
@@ -106,8 +107,40 @@ fn anthropic(json: &[u8]) -> Option<AnthropicCounts> {
 
 /// The usage of an answer, or of an event that has one or its usage inside, in a member of this name.
 fn said<'a>(json: &'a [u8], inside: &str) -> Option<Raw<'a>> {
-    let [own, inner] = Members::of(json).ok()?.pick(["usage", inside]).ok()?;
-    own.filter(|usage| usage.get() != "null").or_else(|| inner?.member("usage"))
+    let own = own(json).filter(|usage| usage.get() != "null");
+    own.or_else(|| {
+        let [inner] = Members::of(json).ok()?.pick([inside]).ok()?;
+        inner?.member("usage")
+    })
+}
+
+/// How a usage begins.
+const NAME: &[u8] = b"\"usage\"";
+static WORD: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(NAME));
+static LAST_WORD: LazyLock<FinderRev<'_>> = LazyLock::new(|| FinderRev::new(NAME));
+/// So many places are tried from the end; then an answer is read from its beginning.
+const TRIES: usize = 3;
+
+/// The last usage of the object itself.
+///
+/// It is looked for from the end, where engines put it, so that the answer before it need not be walked. In JSON a
+/// quote that no backslash escapes begins a text or ends one, and nothing but a comma, a colon or a bracket stands
+/// behind one that ends: so the word in its quotes is a text. And if all behind it is members, and then one bracket and
+/// the end, it is the name of a member of the outermost object.
+fn own(json: &[u8]) -> Option<Raw<'_>> {
+    let mut before = json;
+    for _ in 0..TRIES {
+        let at = LAST_WORD.rfind(before)?;
+        let (earlier, rest) = json.split_at(at);
+        if earlier.last() != Some(&b'\\')
+            && let Ok([usage]) = Members::within(rest).and_then(|members| members.pick(["usage"]))
+        {
+            return usage;
+        }
+        before = earlier;
+    }
+    let [usage] = Members::of(json).ok()?.pick(["usage"]).ok()?;
+    usage
 }
 
 fn read<'a, C: Deserialize<'a>>(counts: Raw<'a>) -> Option<C> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sse::SseScanner;
+use proptest::prelude::*;
 use serde_json::json;
 
 fn cached(details: &str) -> Option<u64> {
@@ -131,4 +132,54 @@ fn a_responses_stream_has_no_token_before_its_prelude_is_over() {
     it.see(data(b"response.output_item.added", b"{}"));
     assert!(it.tokens_begun());
     assert!(StreamUsage::new(ApiShape::OpenAi).tokens_begun());
+}
+
+/// Objects in which the word is everywhere: as a name, as a text, as a part of either, at any depth.
+fn objects() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::Value;
+    let word = prop_oneof![
+        Just("usage"),
+        Just("\"usage"),
+        Just("usage\""),
+        Just("\\\"usage\":{"),
+        Just("\\"),
+        Just("x"),
+    ];
+    let names = word.prop_map(str::to_owned);
+    let leaf = prop_oneof![names.clone().prop_map(Value::from), any::<u8>().prop_map(Value::from)];
+    let inner = leaf.prop_recursive(3, 24, 4, {
+        let names = names.clone();
+        move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((names.clone(), inner), 0..4)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        }
+    });
+    prop::collection::vec((names, inner), 0..6)
+        .prop_map(|members| Value::Object(members.into_iter().collect()))
+}
+
+proptest! {
+    #[test]
+    fn the_own_usage_is_found_from_the_end_as_from_the_beginning(object in objects(), pretty: bool) {
+        let json = match pretty {
+            true => serde_json::to_vec_pretty(&object).unwrap(),
+            false => object.to_string().into_bytes(),
+        };
+        let found = own(&json).map(|raw| serde_json::from_str::<serde_json::Value>(raw.get()).unwrap());
+        prop_assert_eq!(found.as_ref(), object.get("usage"));
+    }
+}
+
+#[test]
+fn of_several_usages_the_last_of_the_object_itself_counts() {
+    let own = |json: &'static str| own(json.as_bytes()).map(Raw::get);
+    assert_eq!(own(r#"{"usage":1,"usage":2,"a":{"usage":3}}"#), Some("2"));
+    assert_eq!(own(r#"{"usage":1,"a":["usage","usage","usage","usage",{"usage":4}]}"#), Some("1"));
+    assert_eq!(own(r#"{"a":{"usage":1}}"#), None);
+    assert_eq!(own(r#"[{"usage":1}]"#), None);
+    assert_eq!(own(r#"{"usage":1} x"#), None);
+    assert_eq!(own(r#"{"usage":1"#), None);
 }

@@ -80,12 +80,37 @@ pub(super) struct Relay {
     limits: Limits,
     /// When the last bytes came. The timer is only armed anew when it fires, not with each chunk.
     last_byte: Instant,
-    deadline: Pin<Box<Sleep>>,
+    deadline: Deadline,
     /// A copy of a plain JSON answer, for its usage; `None` where it is none, or too long.
     copy: Option<Vec<u8>>,
     /// What it takes to go on at another worker, where that is wanted and possible.
     onward: Option<Box<Onward>>,
     state: State,
+}
+
+/// A timer that is made when it is first needed: an answer that is all there needs none.
+#[derive(Debug, Default)]
+struct Deadline(Option<Pin<Box<Sleep>>>);
+
+impl Deadline {
+    /// It rings then.
+    fn at(&mut self, due: Instant) {
+        match &mut self.0 {
+            Some(timer) => timer.as_mut().reset(due),
+            none => *none = Some(Box::pin(sleep_until(due))),
+        }
+    }
+
+    /// It rings then at the latest.
+    fn by(&mut self, due: Instant) {
+        if self.0.as_ref().is_none_or(|timer| due < timer.deadline()) {
+            self.at(due);
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().map_or(Poll::Pending, |timer| timer.as_mut().poll(cx))
+    }
 }
 
 /// A plain answer is read for its usage up to this size.
@@ -127,7 +152,6 @@ impl Relay {
 
     fn new(body: AnswerBody, live: Option<Live>, record: Record, limits: Limits) -> Self {
         let now = Instant::now();
-        let soonest = limits.until.min(now + limits.idle);
         Self {
             body,
             ready: None,
@@ -143,7 +167,7 @@ impl Relay {
             told_first: false,
             limits,
             last_byte: now,
-            deadline: Box::pin(sleep_until(soonest)),
+            deadline: Deadline::default(),
             copy: None,
             onward: None,
             state: State::Open,
@@ -355,7 +379,7 @@ impl Body for Relay {
                 }
                 State::Broken(None) => {
                     this.state = State::Broken(Some(this.limits.pace.flushes()));
-                    this.deadline.as_mut().reset(Instant::now() + LAST_WORDS);
+                    this.deadline.at(Instant::now() + LAST_WORDS);
                     continue;
                 }
                 State::Broken(Some(flushes)) => {
@@ -364,7 +388,7 @@ impl Body for Relay {
                     if is_late && !pace.is_multiplexed() {
                         return Poll::Pending;
                     } else if is_late {
-                        ready!(this.deadline.as_mut().poll(cx));
+                        ready!(this.deadline.poll(cx));
                     }
                     this.state = State::Done;
                     return Poll::Ready(Some(Err(BrokenOff)));
@@ -404,10 +428,8 @@ impl Body for Relay {
                     let gone = this.limits.gone.as_mut().and_then(|gone| gone.poll(cx));
                     let idle = gone.map_or(this.limits.idle, |mute| mute.min(this.limits.idle));
                     let due = this.limits.until.min(this.last_byte + idle);
-                    if due < this.deadline.deadline() {
-                        this.deadline.as_mut().reset(due);
-                    }
-                    ready!(this.deadline.as_mut().poll(cx));
+                    this.deadline.by(due);
+                    ready!(this.deadline.poll(cx));
                     if due <= Instant::now() {
                         let cut = this.limits.gone.as_ref().is_some_and(Gone::is_cut);
                         let mute = gone.is_some() && due < this.limits.until;
@@ -421,7 +443,7 @@ impl Body for Relay {
                         }
                         continue;
                     }
-                    this.deadline.as_mut().reset(due);
+                    this.deadline.at(due);
                 }
             }
         }

@@ -95,6 +95,15 @@ impl<'a> Members<'a> {
         Self::of_text(std::str::from_utf8(json).map_err(|_| NotJson)?)
     }
 
+    /// The members that are left of an object, from the first byte of a name on.
+    ///
+    /// # Errors
+    /// If `json` is no text.
+    pub(crate) fn within(json: &'a [u8]) -> Result<Self, NotJson> {
+        let text = std::str::from_utf8(json).map_err(|_| NotJson)?;
+        Ok(Self { scanner: Scanner::new(text), next: Next::First })
+    }
+
     fn of_text(text: &'a str) -> Result<Self, NotJson> {
         let mut scanner = Scanner::new(text);
         scanner.expect(b'{')?;
