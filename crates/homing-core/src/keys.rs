@@ -13,15 +13,16 @@
 //! stays whole, and they notice where a cell may have slipped past them, and look again.
 
 use crate::shelf::Shelf;
-use arc_swap::ArcSwapOption;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 /// Cells of a segment, as a power of two.
 const BITS: u32 = 12;
 const CELLS: usize = 1 << BITS;
+/// Cells of a line of the cache.
+const LINE: usize = 8;
 /// A segment splits when it has more than this: linear probing gets slow beyond 7/8.
 const FULL: u16 = (CELLS / 8 * 7) as u16;
 /// Two segments become one when both together have at most this, and one of them at most half of it: then
@@ -55,7 +56,7 @@ struct Kept {
 struct Directory {
     depth: AtomicU8,
     /// By depth. Those before the last are only kept: they take as much as that one.
-    places: [ArcSwapOption<Box<[AtomicU32]>>; DEEPEST as usize + 1],
+    places: [OnceLock<Box<[AtomicU32]>>; DEEPEST as usize + 1],
 }
 
 /// Where readers look keys up, who never wait for the one who changes them.
@@ -79,6 +80,8 @@ pub(crate) struct Keys {
     /// One whose keys are in others now.
     spare: Option<Arc<Segment>>,
     len: usize,
+    /// Keys that came or went so far.
+    changes: u64,
 }
 
 /// The hash of a key. Keys are keyed hashes already (nobody can aim); this only mixes both halves, so
@@ -86,6 +89,14 @@ pub(crate) struct Keys {
 fn hash(key: u128) -> u32 {
     let folded = (key as u64) ^ ((key >> 64) as u64);
     (folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
+}
+
+/// Where a key goes that was not there: worth something until the table changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gap {
+    hash: u32,
+    at: usize,
+    changes: u64,
 }
 
 fn cell(hash: u32, entry: u32) -> u64 {
@@ -112,20 +123,20 @@ fn place(hash: u32, depth: u8) -> usize {
 impl Directory {
     fn segment(&self, hash: u32) -> Option<u32> {
         let depth = self.depth.load(Acquire);
-        let places = self.places.get(usize::from(depth))?.load();
-        Some(places.as_ref()?.get(place(hash, depth))?.load(Acquire))
+        let places = self.places.get(usize::from(depth))?.get()?;
+        Some(places.get(place(hash, depth))?.load(Acquire))
     }
 
     /// Another one takes its place, of twice the length.
     fn grow(&self, depth: u8, places: &[u32]) {
-        let places: Box<[_]> = places.iter().map(|number| AtomicU32::new(*number)).collect();
         // Each depth comes once in the life of a table: no directory ever shrinks.
-        self.places[usize::from(depth)].store(Some(Arc::new(places)));
+        self.places[usize::from(depth)]
+            .get_or_init(|| places.iter().map(|number| AtomicU32::new(*number)).collect());
         self.depth.store(depth, Release);
     }
 
     fn point(&self, depth: u8, range: Range<usize>, number: u32) {
-        if let Some(places) = &*self.places[usize::from(depth)].load() {
+        if let Some(places) = self.places[usize::from(depth)].get() {
             places[range].iter().for_each(|place| place.store(number, Release));
         }
     }
@@ -150,21 +161,21 @@ impl Segment {
         self.cells[at].store(cell, Release);
     }
 
-    /// The entry of a key, and the cell that leads to it.
-    fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<(usize, u32)> {
+    /// The entry of a key, and the cell that leads to it; or else the empty one where the search ended.
+    fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Result<(usize, u32), usize> {
         let mut at = home(hash);
         // Bounded, since under a reader cells may move on for ever.
         for _ in 0..CELLS {
             let cell = self.cells[at].load(Acquire);
             if cell == EMPTY {
-                return None;
+                break;
             }
             if hash_of(cell) == hash && is(entry_of(cell)) {
-                return Some((at, entry_of(cell)));
+                return Ok((at, entry_of(cell)));
             }
             at = (at + 1) & (CELLS - 1);
         }
-        None
+        Err(at)
     }
 
     /// Empties a cell, and moves up what would not be found behind the gap.
@@ -210,7 +221,7 @@ impl Finder {
             let moves = self.moves.load(Acquire);
             let number = self.directory.segment(hash)?;
             let found = self.segments.look(number)?;
-            if let Some((_, entry)) = found.as_ref().and_then(|s| s.find(hash, &mut is)) {
+            if let Some(Ok((_, entry))) = found.as_ref().map(|s| s.find(hash, &mut is)) {
                 return Some(entry);
             }
             // Nothing was missed: no cell moved, and no segment.
@@ -243,6 +254,7 @@ impl Keys {
             finder: Arc::new(finder),
             spare: None,
             len: 0,
+            changes: 0,
         };
         keys.show(0);
         keys
@@ -272,25 +284,51 @@ impl Keys {
     /// Brings what [`Self::find`] will read of a key near the processor. What it returns says nothing.
     pub(crate) fn touch(&self, key: u128) -> u64 {
         let hash = hash(key);
-        self.segments[self.segment(hash)].segment.cells[home(hash)].load(Relaxed)
+        let cells = &self.segments[self.segment(hash)].segment.cells;
+        // Where segments are full the search goes on beyond one line of the cache.
+        [home(hash), (home(hash) + LINE) & (CELLS - 1)]
+            .iter()
+            .fold(0, |seen, at| seen ^ cells[*at].load(Relaxed))
     }
 
     /// The entry of `key`; `is` says whether an entry is of this very key.
     pub(crate) fn find(&self, key: u128, is: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.find_or_gap(key, is).ok()
+    }
+
+    /// The same; or else where the key goes.
+    pub(crate) fn find_or_gap(&self, key: u128, is: impl FnMut(u32) -> bool) -> Result<u32, Gap> {
         let hash = hash(key);
-        self.segments[self.segment(hash)].segment.find(hash, is).map(|(_, entry)| entry)
+        let found = self.segments[self.segment(hash)].segment.find(hash, is);
+        found.map(|(_, entry)| entry).map_err(|at| Gap { hash, at, changes: self.changes })
     }
 
     /// Adds a key that is not there. False: it has no place, since 3,584 keys share the first
     /// [`DEEPEST`] bits of their hashes, which keyed ones never do.
     pub(crate) fn insert(&mut self, key: u128, entry: u32) -> bool {
-        let hash = hash(key);
+        self.put(hash(key), entry)
+    }
+
+    /// The same, of a key that was just looked for: most often there is no need to search for its place again.
+    pub(crate) fn insert_at(&mut self, gap: Gap, entry: u32) -> bool {
+        let number = self.segment(gap.hash);
+        let kept = &mut self.segments[number];
+        if gap.changes != self.changes || kept.len >= FULL {
+            return self.put(gap.hash, entry);
+        }
+        kept.segment.cells[gap.at].store(cell(gap.hash, entry), Release);
+        kept.len += 1;
+        (self.len, self.changes) = (self.len + 1, self.changes + 1);
+        true
+    }
+
+    fn put(&mut self, hash: u32, entry: u32) -> bool {
         loop {
             let number = self.segment(hash);
             let kept = &mut self.segments[number];
             if kept.len < FULL {
                 kept.put(cell(hash, entry));
-                self.len += 1;
+                (self.len, self.changes) = (self.len + 1, self.changes + 1);
                 return true;
             }
             if kept.depth == DEEPEST {
@@ -305,10 +343,10 @@ impl Keys {
         let hash = hash(key);
         let number = self.segment(hash);
         let kept = &mut self.segments[number];
-        if let Some((at, _)) = kept.segment.find(hash, |e| e == entry) {
+        if let Ok((at, _)) = kept.segment.find(hash, |e| e == entry) {
             kept.segment.clear(at, &self.finder);
             kept.len -= 1;
-            self.len -= 1;
+            (self.len, self.changes) = (self.len - 1, self.changes + 1);
             if self.segments[number].len <= SPARSE / 2 {
                 self.merge(number);
             }
@@ -413,7 +451,7 @@ impl Keys {
                 let key = key_of(entry_of(cell));
                 assert_eq!(key.map(hash), Some(hash_of), "a cell of another key");
                 let is = |entry| entry == entry_of(cell);
-                assert!(segment.find(hash_of, is).is_some(), "a cell that is not found");
+                assert!(segment.find(hash_of, is).is_ok(), "a cell that is not found");
                 let key = key.unwrap_or_default();
                 assert!(self.finder.find(key, is).is_some(), "a cell that readers don't find");
             }
@@ -513,13 +551,21 @@ mod tests {
         #[test]
         fn it_equals_a_map(ops in prop::collection::vec((any::<bool>(), 0u8..40), 0..400)) {
             let mut keys = Keys::new();
-            let mut model = BTreeMap::new();
+            let (mut model, mut gaps) = (BTreeMap::new(), BTreeMap::new());
             let key = |k: u8| u128::from(k % 8) << 64 | u128::from(k) << 96 | u128::from(k) << 32;
             for (entry, (put, k)) in ops.into_iter().enumerate() {
                 let entry = entry as u32;
                 match model.get(&k).copied() {
                     None if put => {
-                        prop_assert!(keys.insert(key(k), entry));
+                        // Of another time, too: it is worth nothing, and does no harm.
+                        let gap = gaps.entry(k).or_insert_with(|| {
+                            keys.find_or_gap(key(k), |_| false).unwrap_err()
+                        });
+                        let put = match entry % 2 {
+                            0 => keys.insert(key(k), entry),
+                            _ => keys.insert_at(*gap, entry),
+                        };
+                        prop_assert!(put);
                         model.insert(k, entry);
                     }
                     Some(there) if !put => {

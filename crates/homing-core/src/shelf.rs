@@ -5,7 +5,9 @@
 //! ever moves, so finding one takes no lock.
 
 use arc_swap::{ArcSwapOption, Guard};
-use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 /// Places of the first board, as a power of two; and boards, so that every number of 32 bits has its place.
 const FIRST: u32 = 6;
@@ -19,12 +21,12 @@ type Board<T> = Box<[ArcSwapOption<T>]>;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shelf<T> {
-    boards: [ArcSwapOption<Board<T>>; BOARDS],
+    boards: [OnceLock<Board<T>>; BOARDS],
 }
 
 impl<T> Default for Shelf<T> {
     fn default() -> Self {
-        Self { boards: std::array::from_fn(|_| ArcSwapOption::empty()) }
+        Self { boards: std::array::from_fn(|_| OnceLock::new()) }
     }
 }
 
@@ -39,27 +41,53 @@ impl<T> Shelf<T> {
     /// What is in a place; `None` where there never was anything.
     pub(crate) fn look(&self, number: u32) -> Option<Found<T>> {
         let (board, at) = place(number);
-        Some(self.boards[board].load().as_ref()?[at].load())
+        Some(self.boards[board].get()?[at].load())
     }
 
     /// Puts something in a place, instead of what was there.
     pub(crate) fn put(&self, number: u32, what: Option<Arc<T>>) {
         let (board, at) = place(number);
-        if self.boards[board].load().is_none() {
-            let places = 1_usize << (FIRST as usize + board);
-            let places: Board<T> = (0..places).map(|_| ArcSwapOption::empty()).collect();
-            self.boards[board].store(Some(Arc::new(places)));
-        }
-        if let Some(board) = &*self.boards[board].load() {
-            board[at].store(what);
-        }
+        let places = 1_usize << (FIRST as usize + board);
+        let empty = || (0..places).map(|_| ArcSwapOption::empty()).collect();
+        self.boards[board].get_or_init(empty)[at].store(what);
     }
 
     /// Bytes of its places.
     pub(crate) fn bytes(&self) -> usize {
-        let on = |board: &ArcSwapOption<Board<T>>| board.load().as_ref().map_or(0, |b| b.len());
-        let places: usize = self.boards.iter().map(on).sum();
+        let places: usize = self.boards.iter().filter_map(OnceLock::get).map(|b| b.len()).sum();
         size_of::<Self>() + places * size_of::<ArcSwapOption<T>>()
+    }
+}
+
+/// A mark for each number, 0 at first: one thread sets them, while others read them.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    boards: [OnceLock<Box<[AtomicU32]>>; BOARDS],
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self { boards: std::array::from_fn(|_| OnceLock::new()) }
+    }
+}
+
+impl Marks {
+    pub(crate) fn get(&self, number: u32) -> u32 {
+        let (board, at) = place(number);
+        self.boards[board].get().map_or(0, |marks| marks[at].load(Relaxed))
+    }
+
+    pub(crate) fn set(&self, number: u32, mark: u32) {
+        let (board, at) = place(number);
+        let places = 1_usize << (FIRST as usize + board);
+        let empty = || (0..places).map(|_| AtomicU32::new(0)).collect();
+        self.boards[board].get_or_init(empty)[at].store(mark, Relaxed);
+    }
+
+    /// Bytes of its boards.
+    pub(crate) fn bytes(&self) -> usize {
+        let marks: usize = self.boards.iter().filter_map(OnceLock::get).map(|b| b.len()).sum();
+        size_of::<Self>() + marks * size_of::<AtomicU32>()
     }
 }
 
@@ -80,6 +108,10 @@ mod tests {
             assert_eq!(found.as_deref(), (n % 3 > 0).then_some(&n));
         }
         assert!(shelf.look(5_000).is_none());
+        let marks = Marks::default();
+        (0..500).for_each(|n| marks.set(n, n * 3));
+        assert!((0..500).all(|n| marks.get(n) == n * 3));
+        assert_eq!(marks.get(5_000), 0);
     }
 
     #[test]

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Chunks that one step of [`RecencyIndex::make_room`] drops.
 const STEP: usize = 256;
+/// A list that has so much more room than it needs gives it back.
+const SPARSE: usize = 4;
 /// What a rank's cache holds where nobody has told, in tokens: that of a 70 GB accelerator with a model
 /// that leaves it some 40 GB, at the usual 128 KB a token.
 pub const USUAL_CAPACITY: u64 = 1 << 18;
@@ -191,6 +193,8 @@ impl RecencyIndex {
         }
         if list.len() == 0 {
             self.lists.remove(&key);
+        } else if list.len() * SPARSE < list.links.len() {
+            list.compact();
         }
         true
     }
@@ -283,6 +287,16 @@ impl List {
             *self = Self::default();
         }
         Some(chain)
+    }
+
+    /// Gives back the room of those that have left.
+    fn compact(&mut self) {
+        let (mut kept, mut next) = (Self::default(), self.oldest);
+        while let Some(link) = self.links.get(next as usize) {
+            kept.touch(link.chain);
+            next = link.newer;
+        }
+        *self = kept;
     }
 
     fn unlink(&mut self, number: u32) {

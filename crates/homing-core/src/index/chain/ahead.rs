@@ -6,11 +6,12 @@ use super::nodes::Nodes;
 use super::target::Names;
 use crate::hash::{ChainHash, HashSpace};
 use crate::index::event::BlockStored;
+use smallvec::SmallVec;
 use std::hint::black_box;
 use std::ops::Range;
 
 /// So many blocks at a time: what they touch stays in the nearest cache until it is needed.
-const BLOCKS: usize = 32;
+const BLOCKS: usize = 64;
 
 /// Prefixes that were hashed in advance.
 #[derive(Debug)]
@@ -20,13 +21,13 @@ pub(super) struct Ahead {
     /// The prefix before the first of them, the space that they were hashed in, and what came out.
     before: Option<ChainHash>,
     space: HashSpace,
-    chains: [ChainHash; BLOCKS],
+    chains: SmallVec<[ChainHash; BLOCKS]>,
 }
 
 impl Ahead {
     pub(super) fn new() -> Self {
         let (range, before, space) = Default::default();
-        Self { range, before, space, chains: [ChainHash(0); BLOCKS] }
+        Self { range, before, space, chains: SmallVec::new() }
     }
 
     /// The first of these blocks is to be looked up, by its name and its prefix, and so may be those behind
@@ -49,14 +50,15 @@ impl Ahead {
         let hashes = &stored.block_hashes[self.range.clone()];
         let tokens = stored.token_ids.chunks_exact(stored.block_size as usize);
         let mut last = before;
-        let chains = &mut self.chains[..hashes.len()];
-        for (tokens, chain) in tokens.skip(blocks.start).zip(chains.iter_mut()) {
-            *chain = ChainHash::after(last, space.local(tokens));
-            last = Some(*chain);
-        }
+        self.chains.clear();
+        self.chains.extend(tokens.skip(blocks.start).take(hashes.len()).map(|tokens| {
+            let chain = ChainHash::after(last, space.local(tokens));
+            last = Some(chain);
+            chain
+        }));
         // Apart from that: in so short a loop the processor is many blocks ahead of what memory brings.
         let mut seen = 0;
-        for (hash, chain) in hashes.iter().zip(chains) {
+        for (hash, chain) in hashes.iter().zip(&self.chains) {
             seen ^= nodes.touch_chain(*chain);
             seen ^= match names {
                 Some(Names::Own { blocks, .. }) => u64::from(blocks.get(*hash).is_some()),
@@ -75,6 +77,7 @@ impl Ahead {
     ) -> Option<ChainHash> {
         let at = i.checked_sub(self.range.start).filter(|_| self.range.contains(&i))?;
         let was = at.checked_sub(1).map_or(self.before, |last| Some(self.chains[last]));
-        (was == before && space == self.space).then(|| self.chains[at])
+        let chain = self.chains.get(at).copied();
+        chain.filter(|_| was == before && space == self.space)
     }
 }

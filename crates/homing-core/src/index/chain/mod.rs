@@ -2,9 +2,9 @@
 //!
 //! It says exactly what [`super::NaiveIndex`] says, which is kept as its oracle, and differs in where the
 //! work is. The naive one asks for each target in turn how far a prompt goes; here the prompt is walked
-//! once, for all targets: from one block to the next who holds it rarely changes, and where it doesn't, a
-//! step is a comparison of two numbers. Prefixes that several hold are stored once, and most of their names
-//! too.
+//! once, for all targets, and not even block by block: prefixes lie in pages, and of one that holds a run of the
+//! prompt a few comparisons tell how far it goes and where its holders change. Prefixes that several hold are
+//! stored once, and most of their names too.
 //!
 //! * `nodes`: the prefixes; `pages`: where they lie;
 //! * `sets`: who holds them; `spaces`: what else they are apart by;

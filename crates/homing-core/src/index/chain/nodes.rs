@@ -13,12 +13,13 @@
 use super::pages::{Node, Page, Pages};
 use super::sets::SetId;
 use crate::hash::{ChainHash, EngineHash};
-use crate::keys::{Finder, Keys};
+use crate::keys::{Finder, Gap, Keys};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Nodes of a page: as many as a word has bits.
 pub(super) const PAGE: u32 = 64;
+const LAST: u32 = PAGE - 1;
 
 /// A block that so many follow begins a run.
 const RUN: usize = 8;
@@ -137,19 +138,37 @@ impl Nodes {
 
     /// The node of a prefix; most often it lies behind `before`.
     pub(super) fn find(&self, chain: ChainHash, before: Option<Slot>) -> Option<Slot> {
+        self.find_or_gap(chain, before).ok()
+    }
+
+    /// The same; or else where its key goes.
+    pub(super) fn find_or_gap(&self, chain: ChainHash, before: Option<Slot>) -> Result<Slot, Gap> {
         let is = |slot: Slot| self.kept(slot).is_some_and(|k| k.page.chain(slot) == chain);
-        let next = before.map(|slot| slot + 1).filter(|s| is(*s));
-        next.or_else(|| self.by_chain.find(key(chain.0), is))
+        let next = before.and_then(|slot| self.behind(slot)).filter(|s| is(*s));
+        next.map_or_else(|| self.by_chain.find_or_gap(key(chain.0), is), Ok)
     }
 
     /// The node that is called so.
     pub(super) fn called(&self, engine: EngineHash) -> Option<Slot> {
-        self.by_engine.find(key(engine.0), |s| self.is_called(s, engine))
+        self.called_or_gap(engine).ok()
+    }
+
+    /// The same; or else where the name goes.
+    pub(super) fn called_or_gap(&self, engine: EngineHash) -> Result<Slot, Gap> {
+        self.by_engine.find_or_gap(key(engine.0), |s| self.is_called(s, engine))
     }
 
     /// The node that lies behind this one, if it is called so: most often it is.
     pub(super) fn called_behind(&self, engine: EngineHash, before: Slot) -> Option<Slot> {
-        Some(before + 1).filter(|s| self.is_called(*s, engine))
+        self.behind(before).filter(|s| self.is_called(*s, engine))
+    }
+
+    /// Where most often the one is that follows this one.
+    fn behind(&self, slot: Slot) -> Option<Slot> {
+        match slot % PAGE {
+            LAST => self.shared.next(slot / PAGE),
+            _ => Some(slot + 1),
+        }
     }
 
     fn is_called(&self, slot: Slot, engine: EngineHash) -> bool {
@@ -167,10 +186,11 @@ impl Nodes {
     }
 
     /// A new node of a prefix that has none, behind `before` if there is room. About so many will `follow`
-    /// it. It has no name yet. `None`: there is no room in all.
+    /// it. It has no name yet. `gap`: where its key goes. `None`: there is no room in all.
     pub(super) fn insert(
         &mut self,
         chain: ChainHash,
+        gap: Gap,
         space: u16,
         before: Option<Slot>,
         follow: usize,
@@ -180,7 +200,7 @@ impl Nodes {
             Some(slot) => slot,
             None => self.room(follow)?,
         };
-        if !self.by_chain.insert(key(chain.0), slot) {
+        if !self.by_chain.insert_at(gap, slot) {
             return None;
         }
         let now = self.shared.now.load(Relaxed);
@@ -196,19 +216,23 @@ impl Nodes {
         };
         let kept = self.pages[(slot / PAGE) as usize].as_mut()?;
         kept.used |= 1 << (slot % PAGE);
-        kept.page.begin(slot, chain, space);
+        kept.page.begin(slot, chain, space, behind.is_some());
         kept.page.warm_until(until);
         self.len += 1;
+        if let Some(before) = before.filter(|b| b % PAGE == LAST) {
+            self.shared.goes_on(before / PAGE, slot);
+        }
         Some(slot)
     }
 
-    /// A node without a name is called so from now on, which nobody else is.
-    pub(super) fn name(&mut self, slot: Slot, engine: EngineHash) {
-        if self.by_engine.insert(key(engine.0), slot)
-            && let Some(kept) = self.kept(slot)
-        {
+    /// A node without a name is called so from now on, which nobody else is. `gap`: where the name goes. False: there
+    /// is no room for it.
+    pub(super) fn name(&mut self, slot: Slot, engine: EngineHash, gap: Gap) -> bool {
+        let named = self.by_engine.insert_at(gap, slot);
+        if let Some(kept) = self.kept(slot).filter(|_| named) {
             kept.page.name(slot, engine);
         }
+        named
     }
 
     /// A free slot: of a page of its own for a run, as long as pages are well used; else anywhere.
@@ -349,7 +373,7 @@ impl Nodes {
         let lists = self.roomy.capacity() + self.gone.capacity() + self.ghosts.capacity();
         self.live_pages() * (size_of::<Page>() + COUNTS)
             + self.pages.capacity() * size_of::<Option<Kept>>()
-            + self.shared.shelf.bytes()
+            + self.shared.bytes()
             + lists * size_of::<u32>()
             + self.by_chain.bytes()
             + self.by_engine.bytes()
@@ -368,6 +392,9 @@ impl Nodes {
             assert!(!node.named || self.called(node.engine) == Some(slot), "a lost name");
         }
         assert_eq!(self.pages.iter().flatten().count(), self.live_pages(), "pages");
+        for kept in self.pages.iter().flatten() {
+            kept.page.check(|slot| kept.used >> slot & 1 == 1);
+        }
         self.by_chain.check(|slot| self.get(slot).map(|n| key(n.chain.0)));
         self.by_engine.check(|slot| self.get(slot).map(|n| key(n.engine.0)));
     }

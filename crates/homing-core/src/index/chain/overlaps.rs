@@ -3,8 +3,8 @@
 //! field of bits for each: who holds every block there, or will, or in host memory at least, or anywhere.
 
 use super::lanes::Lane;
-use super::sets::{TargetNo, members_at};
-use super::view::View;
+use super::sets::members_at;
+use super::view::{Order, View};
 use crate::hash::Prompt;
 use crate::index::{Overlap, Overlaps};
 use smallvec::SmallVec;
@@ -40,11 +40,58 @@ impl Field {
     }
 }
 
-/// Where each number fell out, of so many fields.
-type Ends<const N: usize> = SmallVec<[(TargetNo, [u32; N]); 8]>;
+/// It has not fallen out.
+const IN: u32 = u32::MAX;
+
+/// Where each rank falls out, of so many fields, by its place in the order of all: so what is found needs no
+/// sorting.
+struct Ends<'a, const N: usize> {
+    order: &'a Order,
+    /// Empty until somebody falls.
+    ends: Vec<[u32; N]>,
+    /// How many have fallen, at most.
+    fallen: usize,
+}
+
+impl<'a, const N: usize> Ends<'a, N> {
+    fn new(order: &'a Order) -> Self {
+        Self { order, ends: Vec::new(), fallen: 0 }
+    }
+
+    /// The ranks of a word's numbers fall out of field `i`, and of those behind it no sooner.
+    fn fall(&mut self, at: usize, fallen: u64, i: usize, depth: u32) {
+        if self.ends.is_empty() {
+            self.ends = vec![[IN; N]; self.order.keys.len()];
+        }
+        self.fallen += fallen.count_ones() as usize;
+        for number in members_at(at, fallen) {
+            if let Some(end) = self.ends.get_mut(self.order.place(number)) {
+                let from = if end[0] == IN { 0 } else { i };
+                end[from..].fill(depth);
+            }
+        }
+    }
+
+    /// What is found, in the order of ranks. No more than so many blocks are believed.
+    fn found(&self, believed: u32) -> Overlaps {
+        let mut found = Overlaps::with_capacity(self.fallen.min(self.ends.len()));
+        for (end, &(worker, rank)) in self.ends.iter().zip(&self.order.keys) {
+            if end[0] == IN || end[N - 1].min(believed) == 0 {
+                continue;
+            }
+            let end = end.map(|depth| depth.min(believed));
+            let told = end[0];
+            let blocks = end.get(1).copied().unwrap_or(told);
+            let behind = |i: usize| if i < N { end[i] - end[i - 1] } else { 0 };
+            let (host, disk) = (behind(2), behind(3));
+            found.push(Overlap { worker, rank, blocks, told, host, disk });
+        }
+        found
+    }
+}
 
 impl View {
-    /// Each target's overlap with `prompt`, in no order.
+    /// Each target's overlap with `prompt`, in the order of ranks.
     pub(super) fn overlaps(&self, prompt: &Prompt) -> Overlaps {
         if self.block_size != Some(prompt.block_size) {
             return Overlaps::new();
@@ -61,31 +108,14 @@ impl View {
 
     /// Where each number is a rank's.
     fn plain(&self, prompt: &Prompt) -> Overlaps {
-        let at = |found: &mut Overlaps, i: usize, fallen: u64, depth: u32| {
-            if depth == 0 {
-                return;
-            }
-            found.reserve(fallen.count_ones() as usize);
-            let seats = members_at(i, fallen).filter_map(|n| self.roster.get(n));
-            found.extend(seats.map(|seat| {
-                let (worker, rank) = seat.key;
-                let (blocks, told, host, disk) = (depth, depth, 0, 0);
-                Overlap { worker, rank, blocks, told, host, disk }
-            }));
-        };
-        let begin = || (Field::default(), Overlaps::new());
-        let ((mut field, mut found), walked) =
-            self.walk(prompt, begin, |(field, found), words, depth| {
-                field.narrow(words, |i, fallen| at(found, i, fallen, depth));
+        let begin = || (Ends::<1>::new(&self.order), Field::default());
+        let ((mut ends, mut field), walked) =
+            self.walk(prompt, begin, |(ends, field), words, depth| {
+                field.narrow(words, |at, fallen| ends.fall(at, fallen, 0, depth));
                 !field.is_empty()
             });
-        field.narrow(&[], |i, fallen| at(&mut found, i, fallen, walked.depth));
-        if walked.believed < walked.depth {
-            found.iter_mut().for_each(|o| o.blocks = o.blocks.min(walked.believed));
-            found.iter_mut().for_each(|o| o.told = o.blocks);
-            found.retain(|o| o.blocks > 0);
-        }
-        found
+        field.narrow(&[], |at, fallen| ends.fall(at, fallen, 0, walked.depth));
+        ends.found(walked.believed)
     }
 
     /// Where ranks hold blocks in several ways: `fold` makes a set into who holds it in the first, in the
@@ -96,15 +126,11 @@ impl View {
         fold: impl Fn(&[u64]) -> [Alive; N],
     ) -> Overlaps {
         // By where each fell out of each field.
-        let begin = || (Ends::<N>::new(), std::array::from_fn(|_| Field::default()));
+        let begin = || (Ends::<N>::new(&self.order), std::array::from_fn(|_| Field::default()));
         let narrow =
-            |(ends, fields): &mut (Ends<N>, [Field; N]), words: &[Alive; N], depth: u32| {
+            |(ends, fields): &mut (Ends<'_, N>, [Field; N]), words: &[Alive; N], depth: u32| {
                 for (i, (field, words)) in fields.iter_mut().zip(words).enumerate() {
-                    let mut falls = |n: TargetNo| match ends.iter_mut().find(|(who, _)| *who == n) {
-                        Some((_, end)) => end[i..].fill(depth),
-                        None => ends.push((n, [depth; N])),
-                    };
-                    field.narrow(words, |i, fallen| members_at(i, fallen).for_each(&mut falls));
+                    field.narrow(words, |at, fallen| ends.fall(at, fallen, i, depth));
                 }
             };
         let (mut state, walked) = self.walk(prompt, begin, |state, words, depth| {
@@ -117,18 +143,7 @@ impl View {
             !state.1[N - 1].is_empty()
         });
         narrow(&mut state, &std::array::from_fn(|_| Alive::new()), walked.depth);
-        let mut found = Overlaps::new();
-        for (number, end) in state.0 {
-            let end = end.map(|depth| depth.min(walked.believed));
-            if let Some(seat) = self.roster.get(number).filter(|_| end[N - 1] > 0) {
-                let (worker, rank) = seat.key;
-                let (told, blocks) = (end[0], end[1]);
-                let behind = |i: usize| if i < N { end[i] - end[i - 1] } else { 0 };
-                let (host, disk) = (behind(2), behind(3));
-                found.push(Overlap { worker, rank, blocks, told, host, disk });
-            }
-        }
-        found
+        state.0.found(walked.believed)
     }
 
     /// The ranks that hold a block in device memory; and those that do or will. Those who have gone are in no

@@ -48,8 +48,10 @@ impl ChainIndex {
             from.checked_sub(1).and_then(|i| self.nodes.find(*prompt.chain.get(i)?, None));
         for (i, chain) in prompt.chain.iter().enumerate().skip(from) {
             let left = prompt.chain.len() - i;
-            let known = self.nodes.find(*chain, before);
-            let slot = known.or_else(|| self.nodes.insert(*chain, space, before, left));
+            let slot = match self.nodes.find_or_gap(*chain, before) {
+                Ok(slot) => Some(slot),
+                Err(gap) => self.nodes.insert(*chain, gap, space, before, left),
+            };
             let Some((slot, node)) = slot.and_then(|s| Some((s, self.nodes.get(s)?))) else {
                 return false;
             };

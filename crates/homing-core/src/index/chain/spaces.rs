@@ -17,6 +17,8 @@ pub(super) struct Spaces {
     known: Vec<HashSpace>,
     numbers: Map<HashSpace, u16>,
     free: Vec<u16>,
+    /// The one that was asked for last: neighbours are in the same.
+    last: Option<(HashSpace, u16)>,
     /// Nodes that had gone when unused numbers were last looked for.
     looked: u64,
 }
@@ -42,8 +44,14 @@ impl ChainIndex {
     pub(super) fn space(&mut self, space: HashSpace) -> Option<u16> {
         // Where nobody announces blocks, none has children that would ask.
         let space = if self.nameless { HashSpace::default() } else { space };
-        if let Some(number) = self.spaces.numbers.get(&space) {
-            return Some(*number);
+        if let Some((last, number)) = self.spaces.last
+            && last == space
+        {
+            return Some(number);
+        }
+        if let Some(&number) = self.spaces.numbers.get(&space) {
+            self.spaces.last = Some((space, number));
+            return Some(number);
         }
         if self.spaces.free.is_empty() && self.spaces.known.len() >= MAX_SPACES {
             self.find_unused_spaces();
@@ -67,7 +75,7 @@ impl ChainIndex {
         if removed.saturating_sub(self.spaces.looked) < GONE {
             return;
         }
-        self.spaces.looked = removed;
+        (self.spaces.looked, self.spaces.last) = (removed, None);
         let mut used = vec![false; self.spaces.known.len()];
         self.nodes.iter().for_each(|(_, node)| used[node.space as usize] = true);
         for (number, used) in used.into_iter().enumerate() {

@@ -12,6 +12,7 @@ use crate::index::event::BlockStored;
 use crate::index::groups::Group;
 use crate::index::naive::{MAX_BLOCKS, MAX_WAITING, MAX_WAITING_TOKENS};
 use crate::index::said::{Said, said};
+use crate::keys::Gap;
 use std::ops::Range;
 
 /// Where a block goes.
@@ -61,8 +62,8 @@ impl ChainIndex {
         stored: &BlockStored,
         blocks: Range<usize>,
     ) -> Applied {
-        let device = self.numbers.get(&key).and_then(|lanes| lanes.of(Lane::Device));
-        let device = device.and_then(|n| self.target(n));
+        let lanes = self.numbers.get(&key).copied();
+        let device = lanes.and_then(|lanes| self.target(lanes.of(Lane::Device)?));
         let known = device.is_some_and(|t| t.groups.is_other(stored.group));
         if known || !stored.full_attention {
             return stored.group.map_or(Applied::Ignored, |group| self.other_group(key, group));
@@ -72,7 +73,10 @@ impl ChainIndex {
             Err(refused) => return refused,
         };
         let (Said::Named(tier) | Said::Described(tier)) = said;
-        let Some((lanes, number)) = self.lanes(key, tier.into()) else { return Applied::TooMany };
+        let there = lanes.and_then(|lanes| Some((lanes, lanes.of(tier.into())?)));
+        let Some((lanes, number)) = there.or_else(|| self.lanes(key, tier.into())) else {
+            return Applied::TooMany;
+        };
         let here = Here { lanes, number };
         if let Said::Named(_) = said {
             for &hash in stored.block_hashes.iter().take(blocks.end).skip(blocks.start) {
@@ -206,14 +210,15 @@ impl ChainIndex {
         // Where it has names of its own, those of nodes say nothing of it.
         let called = match behind {
             None if own_names && here.lanes.tiers().count() == 1 => None,
-            _ => Some(behind.or_else(|| self.nodes.called(hash))),
+            _ => Some(behind.map_or_else(|| self.nodes.called_or_gap(hash), Ok)),
         };
+        let node = called.and_then(Result::ok);
         // Same name, same content: an engine's hash covers the whole prefix.
-        if let Some(slot) = self.standing(here.number, hash, called.flatten()) {
+        if let Some(slot) = self.standing(here.number, hash, node) {
             self.target_mut(here.number)?.copy(hash);
             return Some(Parent::Stands(slot));
         }
-        if let Some(slot) = self.elsewhere(here, hash, called.flatten()) {
+        if let Some(slot) = self.elsewhere(here, hash, node) {
             return self.join(here, hash, slot).map(Parent::Stands);
         }
         let target = self.target_mut(here.number)?;
@@ -304,28 +309,31 @@ impl ChainIndex {
     }
 
     /// The target holds the prefix under this name, which it didn't hold before. `called`: the node that is
-    /// called so, if there is one; `None` where that has not been looked up.
+    /// called so, or where the name goes; `None` where that has not been looked up.
     fn hold(
         &mut self,
         number: TargetNo,
         hash: EngineHash,
         place: Place,
         copies: u32,
-        called: Option<Option<Slot>>,
+        called: Option<Result<Slot, Gap>>,
     ) -> Option<Slot> {
-        let slot = match self.nodes.find(place.chain, place.before) {
-            Some(slot) => slot,
-            None => {
+        let slot = match self.nodes.find_or_gap(place.chain, place.before) {
+            Ok(slot) => slot,
+            Err(gap) => {
                 let space = self.space(place.space)?;
-                self.nodes.insert(place.chain, space, place.before, place.follow)?
+                self.nodes.insert(place.chain, gap, space, place.before, place.follow)?
             }
         };
-        let mut node = self.nodes.get(slot)?;
-        if !node.named && called.unwrap_or_else(|| self.nodes.called(hash)).is_none() {
-            self.nodes.name(slot, hash);
-            node = self.nodes.get(slot)?;
-        }
-        if !(node.named && node.engine == hash) {
+        let node = self.nodes.get(slot)?;
+        let its = match node.named {
+            true => node.engine == hash,
+            false => match called.unwrap_or_else(|| self.nodes.called_or_gap(hash)) {
+                Ok(_) => false,
+                Err(gap) => self.nodes.name(slot, hash, gap),
+            },
+        };
+        if !its {
             self.rename(number);
         }
         let held = self.sets.has(node.set, number);

@@ -235,6 +235,63 @@ proptest! {
     }
 }
 
+/// Blocks of a long prompt, over several pages.
+const LONG: usize = 160;
+
+/// A long prompt's contents: all alike up to `cut`, and then of a kind of its own.
+fn contents(cut: usize, kind: u8) -> Vec<u8> {
+    (0..LONG).map(|i| if i < cut { 0 } else { kind }).collect()
+}
+
+/// What is said of parts of long prompts: they part in the middle of pages, and holes come to be in them.
+fn say_long() -> impl Strategy<Value = Say> {
+    let part = (0..LONG, 1..=LONG);
+    (0u8..5, 0..LONG, 1u8..4, part, 0u8..8, prop_oneof![6 => Just(0u8), 1 => Just(1)]).prop_map(
+        |(who, cut, kind, (from, many), what, tier)| {
+            let mut hash = 0u64;
+            let blocks = contents(cut, kind).into_iter().map(|c| {
+                hash = hash.wrapping_mul(31).wrapping_add(u64::from(c) + 1);
+                (hash, c)
+            });
+            let blocks: Vec<(u64, u8)> = blocks.collect();
+            let part = from..(from + many).min(LONG);
+            let names =
+                |part: Range<usize>| blocks[part].iter().rev().map(|(hash, _)| *hash).collect();
+            match what {
+                0..3 => Say::Stored { who, parent: None, blocks, salt: 0, tier },
+                3 => {
+                    let parent = from.checked_sub(1).map(|i| blocks[i].0);
+                    Say::Stored { who, parent, blocks: blocks[part].to_vec(), salt: 0, tier }
+                }
+                // A hole, as none makes; the end, as all do.
+                4 => Say::Removed { who, hashes: names(part), tier },
+                5 => Say::Removed { who, hashes: names(from..LONG), tier },
+                6 => Say::Predict { who, contents: contents(cut, kind), from, salt: false },
+                _ => Say::Sweep,
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn of_long_prompts_it_says_what_the_plain_one_says(says in prop::collection::vec(say_long(), 1..25)) {
+        let (mut fast, mut plain, mut now) = (ChainIndex::default(), NaiveIndex::default(), 0);
+        for say in &says {
+            prop_assert!(both(&mut fast, &mut plain, &mut now, say), "{:?}", say);
+        }
+        fast.check();
+        for (cut, kind) in (0..LONG).flat_map(|cut| (0u8..4).map(move |kind| (cut, kind))) {
+            let blocks = contents(cut, kind);
+            let tokens: Vec<u32> = blocks.iter().flat_map(|c| [u32::from(*c); SIZE as usize]).collect();
+            let prompt = Prompt::from_tokens(&tokens, SIZE, HashSpace::default());
+            prop_assert_eq!(fast.overlaps(&prompt), plain.overlaps(&prompt), "{} {}", cut, kind);
+        }
+    }
+}
+
 pub(super) fn sequence(seed: u32, blocks: u32) -> KvEvent {
     let hash = |i: u32| EngineHash(u64::from(seed) << 32 | u64::from(i));
     KvEvent::Stored(BlockStored {

@@ -3,7 +3,7 @@
 //! it in the middle of a long event, and none sees what it has only half done: `walk` says how.
 
 use super::ChainIndex;
-use super::lanes::Lane;
+use super::lanes::{Lane, Lanes};
 use super::pages::Pages;
 use super::sets::{Shared, TargetNo, Words, set_member};
 use crate::hash::Prompt;
@@ -63,9 +63,42 @@ impl Roster {
         self.changes += 1;
     }
 
-    /// Bytes that it takes, with the copy that is shown.
+    /// Bytes that it takes, with the copy that is shown and the order.
     pub(super) fn bytes(&self) -> usize {
-        2 * self.seats.capacity() * size_of::<Option<Seat>>()
+        let order = size_of::<(WorkerId, DpRank)>() + size_of::<u32>();
+        self.seats.capacity() * (2 * size_of::<Option<Seat>>() + order)
+    }
+}
+
+/// The order of all ranks, which answers come in.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    pub(super) keys: Vec<(WorkerId, DpRank)>,
+    /// A rank's place among them, by the number of its device memory.
+    places: Vec<u32>,
+}
+
+/// The place of a number that is no rank's.
+const NOWHERE: u32 = u32::MAX;
+
+impl Order {
+    /// `ranks` come in their order.
+    fn new(ranks: impl Iterator<Item = ((WorkerId, DpRank), TargetNo)>) -> Self {
+        let mut order = Self::default();
+        for (key, number) in ranks {
+            let at = usize::from(number);
+            if order.places.len() <= at {
+                order.places.resize(at + 1, NOWHERE);
+            }
+            order.places[at] = order.keys.len() as u32;
+            order.keys.push(key);
+        }
+        order
+    }
+
+    /// A place in [`Self::keys`], or beyond them where nobody has the number.
+    pub(super) fn place(&self, number: TargetNo) -> usize {
+        self.places.get(usize::from(number)).copied().unwrap_or(NOWHERE) as usize
     }
 }
 
@@ -74,6 +107,7 @@ impl Roster {
 pub(super) struct View {
     pub(super) block_size: Option<u32>,
     pub(super) roster: Arc<Roster>,
+    pub(super) order: Arc<Order>,
     /// The nodes, and who finds them; and the sets that these nodes have.
     pub(super) pages: Arc<Pages>,
     pub(super) chains: Arc<Finder>,
@@ -109,7 +143,6 @@ impl ChainReader {
                 stays.filter_map(|(seat, _)| Some(seat.as_ref()?.key)).collect();
             found.retain(|o| stays.contains(&(o.worker, o.rank)));
         }
-        found.sort_unstable_by_key(|o| (o.worker, o.rank));
         found
     }
 }
@@ -140,10 +173,17 @@ impl ChainIndex {
         {
             return;
         }
-        let roster = if same_roster { &shown.roster } else { &Arc::new(self.roster.clone()) };
+        let (roster, order) = if same_roster {
+            (shown.roster.clone(), shown.order.clone())
+        } else {
+            let device = |lanes: &Lanes| lanes.of(Lane::Device);
+            let ranks = self.numbers.iter().filter_map(|(key, l)| Some((*key, device(l)?)));
+            (Arc::new(self.roster.clone()), Arc::new(Order::new(ranks)))
+        };
         self.shown = Arc::new(View {
             block_size: self.block_size,
-            roster: roster.clone(),
+            roster,
+            order,
             pages: pages.clone(),
             chains: chains.clone(),
             sets: self.sets.shared().clone(),
@@ -168,10 +208,14 @@ impl ChainIndex {
         assert!(never || Arc::ptr_eq(&shown.sets, self.sets.shared()), "readers see other sets");
         assert_eq!(shown.block_size, self.block_size, "the block size that readers see");
         assert_eq!(shown.roster.special, self.roster.special, "readers' special numbers");
+        assert!(shown.order.keys.is_sorted(), "the order of ranks");
         for number in 0..=self.targets.len() as TargetNo {
             let member = self.targets.get(number as usize).and_then(Option::as_ref);
             let seat = member.map(|m| Seat { key: m.key, device: m.device, serial: m.serial });
             assert_eq!(shown.roster.get(number), seat.as_ref(), "whose a number is");
+            let rank = seat.filter(|seat| seat.device == number).map(|seat| seat.key);
+            let place = shown.order.keys.get(shown.order.place(number)).copied();
+            assert_eq!(place, rank, "a rank's place");
         }
     }
 }

@@ -12,11 +12,15 @@ use super::view::View;
 use crate::hash::{ChainHash, Prompt};
 use crate::shelf::Found;
 use smallvec::SmallVec;
+use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// So often a prompt is walked, and a set looked up, until nothing went away meanwhile.
 const TRIES: usize = 4;
 const TRIES_OF_SET: usize = 32;
+
+/// So many pages are asked for at once: of what is kept hold of at a time, eight are cheap (`arc-swap`).
+const AHEAD: usize = 4;
 
 /// How many blocks of a prompt there were, and how many of these can be believed.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +46,10 @@ struct Way<'a> {
     depth: u32,
 }
 
-/// The page that is read.
+/// Pages to come, the next one last.
+type Near = SmallVec<[Here; AHEAD]>;
+
+/// A page that is read, or will be.
 struct Here {
     page: Found<Page>,
     number: u32,
@@ -88,26 +95,51 @@ impl View {
         Some(Here { page, number: slot / PAGE, lost })
     }
 
-    /// Where the node of a prefix is; most often it lies behind the one before it. `last`: the page that was
-    /// read last.
+    /// Comes to the page of a node, and to so many in all that may be next for these blocks: all that will be read
+    /// of them is asked for at once. One after the other, that would be a wait for memory each.
+    fn fetch(&self, slot: Slot, rest: &[ChainHash], pages: usize, near: &mut Near) {
+        near.clear();
+        let mut ways: SmallVec<[(Slot, &[ChainHash]); AHEAD]> = SmallVec::new();
+        let (mut next, mut rest) = (Some(slot), rest);
+        // To keep hold of a page takes a locked instruction, which waits for what was asked for before it.
+        while let Some(slot) = next.filter(|_| near.len() < pages && !rest.is_empty()) {
+            let number = slot / PAGE;
+            let Some(page) = self.pages.shelf.look(number).filter(|page| page.is_some()) else {
+                break;
+            };
+            near.push(Here { page, number, lost: 0 });
+            ways.push((slot, rest));
+            rest = rest.get((PAGE - slot % PAGE) as usize..).unwrap_or_default();
+            next = self.pages.next(number);
+        }
+        let mut seen = 0;
+        for (here, (slot, rest)) in near.iter_mut().zip(ways) {
+            if let Some(page) = here.page.as_deref() {
+                here.lost = page.lost();
+                seen ^= page.touch(slot, rest);
+            }
+        }
+        black_box(seen);
+        near.reverse();
+    }
+
+    /// Where the node of the first of these blocks is, in the last page of `near`; most often it is the one that
+    /// is `likely`.
     fn find(
         &self,
-        chain: ChainHash,
-        behind: Option<Slot>,
-        last: &mut Option<Here>,
-    ) -> Option<(Slot, Here)> {
+        rest: &[ChainHash],
+        likely: Option<Slot>,
+        near: &mut Near,
+        pages: usize,
+    ) -> Option<Slot> {
+        let chain = *rest.first()?;
         let mut at = |slot: Slot| {
-            if let Some(here) = last.take_if(|here| here.number == slot / PAGE) {
-                if here.holders(slot, chain).is_some() {
-                    return Some((slot, here));
-                }
-                *last = Some(here);
-                return None;
+            if near.last().is_none_or(|here| here.number != slot / PAGE) {
+                self.fetch(slot, rest, pages, near);
             }
-            let here = self.look(slot)?;
-            here.holders(slot, chain).map(|_| (slot, here))
+            near.last()?.page.as_ref()?.is(slot, chain).then_some(slot)
         };
-        behind.and_then(&mut at).or_else(|| {
+        likely.and_then(&mut at).or_else(|| {
             let mut found = None;
             self.chains.find(key(chain.0), |slot| {
                 found = at(slot);
@@ -118,66 +150,75 @@ impl View {
     }
 }
 
-impl Here {
-    fn holders(&self, slot: Slot, chain: ChainHash) -> Option<SetId> {
-        self.page.as_ref()?.holders(slot, chain)
-    }
-}
-
 impl Way<'_> {
     /// Goes as far as it can. False: something changed under its feet.
     fn go(&mut self, chain: &[ChainHash], step: &mut impl FnMut(&[u64], u32) -> bool) -> bool {
         let mut known = Known { set: SetId::EMPTY, reused: 0 };
-        let mut behind = None;
-        let mut last: Option<Here> = None;
-        let sets = &*self.view.sets;
-        while let Some(next) = chain.get(self.depth as usize) {
-            let Some((slot, here)) = self.view.find(*next, behind, &mut last) else { return true };
+        let mut likely = None;
+        let mut near = Near::new();
+        while let Some(rest) = chain.get(self.depth as usize..).filter(|rest| !rest.is_empty()) {
+            // Many prompts begin alike, and where they part nobody can foresee; then they go on by themselves.
+            let pages = if self.depth == 0 { 1 } else { AHEAD };
+            let found = self.view.find(rest, likely, &mut near, pages);
+            let Some((slot, here)) = found.zip(near.last()) else { return true };
             let Some(page) = here.page.as_deref() else { return true };
-            self.visit(page, &here);
+            self.visit(page, here);
             // As far as it goes in this page.
-            let (began, room) = (self.depth as usize, (PAGE - slot % PAGE) as usize);
-            let run = &chain[began..chain.len().min(began + room)];
+            let run = page.run(slot, rest);
             let mut read = 0;
-            for (slot, next) in (slot..).zip(run) {
-                let Some(set) = page.holders(slot, *next) else { break };
-                let words = if set == known.set && sets.reused() == known.reused {
-                    None
-                } else {
-                    let Some((words, now)) = self.words(page, slot, *next) else { return false };
-                    known = now;
-                    Some(words)
+            while read < run {
+                let Some((words, alike)) = self.held(page, slot + read, &mut known) else {
+                    return false;
                 };
                 if page.lost() != here.lost {
                     return false;
                 }
+                if alike == 0 {
+                    break;
+                }
                 if let Some(words) = words.as_ref().and_then(|words| words.as_deref())
-                    && !step(words, self.depth + read)
+                    && !step(words, self.depth)
                 {
-                    self.depth += read;
                     return true;
                 }
-                read += 1;
+                let more = alike.min(run - read);
+                (read, self.depth) = (read + more, self.depth + more);
             }
-            self.depth += read;
             if read == 0 {
                 return false;
             }
-            behind = Some(slot + read);
-            last = Some(here);
+            let behind = slot + read;
+            likely = Some(behind);
+            if behind % PAGE == 0 {
+                likely = self.view.pages.next(here.number);
+                near.pop();
+            }
         }
         true
     }
 
-    /// Who is in the node's set.
-    fn words(&self, page: &Page, slot: Slot, chain: ChainHash) -> Option<(Found<Words>, Known)> {
+    /// Who is in the node's set, if that is not `known`, and of how many nodes from it on; of none, if it is
+    /// nobody's by now. `None`: its set went away over and over.
+    fn held(
+        &self,
+        page: &Page,
+        slot: Slot,
+        known: &mut Known,
+    ) -> Option<(Option<Found<Words>>, u32)> {
         let sets = &self.view.sets;
         for _ in 0..TRIES_OF_SET {
             let reused = sets.reused();
-            let set = page.holders(slot, chain)?;
+            let (set, alike) = page.held(slot);
+            if set == SetId::EMPTY {
+                return Some((None, 0));
+            }
+            if (set, reused) == (known.set, known.reused) {
+                return Some((None, alike));
+            }
             let words = sets.look(set)?;
             if words.is_some() && sets.reused() == reused {
-                return Some((words, Known { set, reused }));
+                *known = Known { set, reused };
+                return Some((Some(words), alike));
             }
         }
         None
