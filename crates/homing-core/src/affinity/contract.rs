@@ -189,7 +189,7 @@ impl Table {
                 let hit = matches!(hold.kind, HoldKind::Bound { .. });
                 self.entries[slot].spills = 0;
                 let outcome = if hit { Outcome::Hit } else { Outcome::Joined };
-                return self.lease(now, hold, last, false, outcome);
+                return self.lease(now, hold, last, outcome);
             }
             Some(home) if standing(home) == Standing::Departed => {
                 (Some(MoveReason::Departed), Outcome::Rebound)
@@ -202,7 +202,7 @@ impl Table {
                     let spills = &mut self.entries[slot].spills;
                     *spills += 1;
                     if *spills < SPILLS {
-                        return self.lease(now, hold, last, false, Outcome::Spilled);
+                        return self.lease(now, hold, last, Outcome::Spilled);
                     }
                     (Some(MoveReason::Overloaded), Outcome::Rebound)
                 }
@@ -226,7 +226,7 @@ impl Table {
         let last = last || self.entries[slot].is(flag::LAST);
         let version = self.clock.next(now);
         self.bind(now, slot, target, version);
-        self.lease(now, hold, last, true, outcome)
+        self.lease(now, hold, last, outcome)
     }
 
     /// The outcome of a commit that finds the session unbound.
@@ -239,15 +239,8 @@ impl Table {
         }
     }
 
-    /// Turns a hold into a lease on the binding that stands; `written`: it has just been.
-    fn lease(
-        &mut self,
-        now: Time,
-        hold: Hold,
-        last: bool,
-        written: bool,
-        outcome: Outcome,
-    ) -> Commit {
+    /// Turns a hold into a lease on the binding that stands.
+    fn lease(&mut self, now: Time, hold: Hold, last: bool, outcome: Outcome) -> Commit {
         let slot = hold.slot;
         let counted = self.let_go(&hold);
         self.leases += usize::from(!counted);
@@ -261,10 +254,8 @@ impl Table {
         let (epoch, key, target, version) =
             (entry.epoch, entry.key(), entry.bound(), entry.version());
         // What is about to go is not told to be there.
-        match target.filter(|_| !marked) {
-            Some(target) if written => self.publish(now, key, version, What::Bound(target)),
-            Some(_) => self.publish_use(now, slot),
-            None => {}
+        if let Some(target) = target.filter(|_| !marked) {
+            self.publish(now, key, version, What::Bound(target));
         }
         Commit { lease: Some(Lease { slot, epoch }), outcome }
     }
@@ -332,10 +323,11 @@ impl Table {
         if idle && entry.is(flag::LAST) {
             self.remove_binding(now, slot);
         } else if refresh {
-            let told = idle && entry.is(flag::BOUND);
+            let told = entry.bound().filter(|_| idle);
+            let (key, version) = (entry.key(), entry.version());
             self.refresh(now, slot);
-            if told {
-                self.publish_use(now, slot);
+            if let Some(target) = told {
+                self.publish(now, key, version, What::Bound(target));
             }
         } else if idle {
             self.idle_again(now, slot);

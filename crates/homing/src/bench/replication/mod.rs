@@ -10,11 +10,9 @@
 
 mod cost;
 mod join;
-mod layer;
 mod router;
-mod shelf;
 
-use cost::{Cost, How};
+use cost::Cost;
 use join::{Joined, Over};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -23,16 +21,12 @@ use std::time::Duration;
 /// What a gateway's whole request takes, in us: what the layer's part is held against (`docs/benchmarks.md`).
 const GATEWAY_US: f64 = 100.0;
 
-/// Rounds of the plain loop for one of the others.
-const PLAIN_ROUNDS: usize = 7;
-
 /// How much.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// How long each round is measured, and goes before: uses have come to be told of by then.
+    /// How long each round is measured.
     round: Duration,
-    warm: Duration,
-    /// Rounds of which the medians count.
+    /// Rounds with and without sharing by turns; the medians count.
     rounds: usize,
     /// Turns of the plain loop.
     turns: usize,
@@ -42,21 +36,11 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     /// The sizes that the bars are meant for.
-    pub(crate) const FULL: Self = Self {
-        round: Duration::from_secs(3),
-        warm: Duration::from_millis(2500),
-        rounds: 3,
-        turns: 200_000,
-        bindings: 1_000_000,
-    };
+    pub(crate) const FULL: Self =
+        Self { round: Duration::from_secs(3), rounds: 3, turns: 200_000, bindings: 1_000_000 };
     /// To see that it works; its figures say nothing.
-    pub(crate) const QUICK: Self = Self {
-        round: Duration::from_millis(200),
-        warm: Duration::from_millis(100),
-        rounds: 1,
-        turns: 1_000,
-        bindings: 20_000,
-    };
+    pub(crate) const QUICK: Self =
+        Self { round: Duration::from_millis(200), rounds: 1, turns: 1_000, bindings: 20_000 };
 }
 
 /// Real servers to measure over besides.
@@ -71,8 +55,8 @@ pub(crate) struct Servers {
 /// What came out.
 #[derive(Debug)]
 pub(crate) struct Figures {
-    /// Place, check, commit, first token and finish, in us; and what is more of it where it is shared.
-    turn_us: (f64, f64),
+    /// Place, check, commit, first token and finish, in us.
+    turn_us: f64,
     costs: Vec<Cost>,
     /// A register alone in a message, and among 64, in bytes.
     message_bytes: (usize, f64),
@@ -91,13 +75,12 @@ pub(crate) fn measure(
     say: &mut dyn FnMut(&str),
 ) -> Result<Figures, String> {
     say("replication: turns in process");
-    let turn_us = cost::plain(sizes.turns, sizes.rounds * PLAIN_ROUNDS)?;
+    let turn_us = cost::plain(sizes.turns)?;
     let (message_bytes, record_bytes) = cost::bytes()?;
     let mut costs = Vec::new();
-    for (how, rate) in How::ALL.into_iter().flat_map(|how| cost::RATES.map(|rate| (how, rate))) {
-        let word = how.word();
-        say(&format!("replication: two routers with {rate} turns a second each ({word})"));
-        costs.push(cost::measure(how, rate, &sizes)?);
+    for rate in cost::RATES {
+        say(&format!("replication: two routers with {rate} turns a second each"));
+        costs.push(cost::measure(rate, sizes.round, sizes.rounds)?);
     }
     let mut joins = Vec::new();
     for over in Over::all(servers) {
@@ -114,7 +97,7 @@ impl Figures {
     /// Into the object that `--json` prints.
     pub(crate) fn json(&self) -> Value {
         let by_rate = |of: fn(&Cost) -> f64| -> Value {
-            let all = self.costs.iter().map(|c| (c.name(), json!(rounded(of(c)))));
+            let all = self.costs.iter().map(|c| (c.rate.to_string(), json!(rounded(of(c)))));
             Value::Object(all.collect::<Map<_, _>>())
         };
         let joins = self.joins.iter().map(|(over, joined)| {
@@ -127,8 +110,7 @@ impl Figures {
             (over.to_string(), figures)
         });
         json!({
-            "turn_us": rounded(self.turn_us.0),
-            "turn_shared_more_us": rounded(self.turn_us.1),
+            "turn_us": rounded(self.turn_us),
             "cpu_us_per_turn": by_rate(|c| c.cpu_us),
             "messages_per_turn": by_rate(|c| c.messages),
             "bytes_per_turn": by_rate(|c| c.bytes),
@@ -148,12 +130,7 @@ impl Figures {
         };
         line(
             "place, check, commit, finish of a turn".to_owned(),
-            format!("{:.2} us", self.turn_us.0),
-            "",
-        );
-        line(
-            "  the same where it is shared, more".to_owned(),
-            format!("{:.2} us", self.turn_us.1),
+            format!("{:.2} us", self.turn_us),
             "",
         );
         for c in &self.costs {
@@ -161,8 +138,7 @@ impl Figures {
                 "bar 10 % of {GATEWAY_US:.0} us: here {:.1} %",
                 c.cpu_us / GATEWAY_US * 100.0
             );
-            let what =
-                format!("sharing, CPU a turn, {} turns of {} a second", c.how.word(), c.rate);
+            let what = format!("sharing, CPU a turn, two routers with {} turns/s each", c.rate);
             line(what, format!("{:.2} us", c.cpu_us), &part);
             line("  messages sent a turn".to_owned(), format!("{:.2}", c.messages), "bar 2");
             line("  bytes sent a turn".to_owned(), format!("{:.0}", c.bytes), "");
