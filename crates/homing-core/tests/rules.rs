@@ -52,6 +52,7 @@ mod rules {
     mod r26_visible;
     mod r27_hot;
     mod records;
+    mod records_kept;
     mod records_many;
     mod refusals;
     mod reload;

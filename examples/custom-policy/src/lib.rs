@@ -43,6 +43,11 @@ impl Policy for Frugal {
         terms([("fill", fill), ("uncached", uncached / (uncached + 1e6))])
     }
 
+    /// It remembers nothing.
+    fn is_constant(&self) -> bool {
+        true
+    }
+
     /// It is shown where Soft sessions live, and sends them where it sends everybody.
     fn weighs_homes(&self) -> bool {
         true

@@ -18,6 +18,10 @@ pub struct Decision {
     pub candidates: Vec<Weighed>,
     /// What a cost is made of, by name.
     pub terms: Names,
+    /// Where these are milliseconds: when the pick's first token was to come,
+    pub predicted_ttft_ms: Option<f32>,
+    /// and when the first of all who could have served it and are kept.
+    pub least_ttft_ms: Option<f32>,
     /// The served name that the request used.
     pub model: Arc<str>,
     /// Its pool,
@@ -40,6 +44,14 @@ impl Decision {
         let known = of.cost().is_some();
         let all = self.terms.into_iter().zip(of.parts);
         all.take_while(move |(name, _)| known && !name.is_empty())
+    }
+
+    /// The time to the first token beyond the least that the policy predicted of anybody who could have served
+    /// it, where its costs are milliseconds.
+    #[must_use]
+    pub fn regret_ms(&self) -> Option<f64> {
+        let took = self.record.ttft()?.as_secs_f64() * 1e3;
+        Some((took - f64::from(self.least_ttft_ms?)).max(0.0))
     }
 
     fn ids(&self) -> impl Iterator<Item = WorkerId> + '_ {
@@ -119,13 +131,16 @@ impl SelectionCore {
         while let Some(number) = next.filter(|_| left > 0) {
             let state = cell.state.lock();
             // Older ones have gone, too.
-            let Some(page) = state.records().ring().page(number) else { break };
-            for (record, candidates) in page.filter(|(record, _)| wanted(record)).take(left) {
+            let Some(page) = state.recall(number) else { break };
+            for (record, recall) in page.filter(|(record, _)| wanted(record)).take(left) {
                 left -= 1;
+                let recalled = recall();
                 let mut decision = Decision {
                     record: record.clone(),
-                    candidates: candidates.to_vec(),
-                    terms: state.records().names(),
+                    candidates: recalled.candidates,
+                    terms: recalled.names,
+                    predicted_ttft_ms: recalled.predicted_ttft_ms,
+                    least_ttft_ms: recalled.least_ttft_ms,
                     model: cell.pool.clone(),
                     pool: cell.pool.clone(),
                     role: cell.role,

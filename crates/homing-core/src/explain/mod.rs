@@ -3,11 +3,15 @@
 //!
 //! * [`record`]: what is kept of a request;
 //! * `records`: how it is noted, step by step;
-//! * `ring`: where it lies, and how old ones make room.
+//! * `stands`: what lies there of targets;
+//! * `ring`: where it lies, and how old ones make room;
+//! * `recall`: what is made of it for who wants to know.
 
+pub(crate) mod recall;
 pub mod record;
 pub(crate) mod records;
 pub(crate) mod ring;
+pub(crate) mod stands;
 
 pub use record::Record;
 pub use records::{BEST, RECORD_BYTES, WHOLE};

@@ -302,12 +302,8 @@ pub struct Record {
     pub constrained: bool,
     /// Who was picked.
     pub pick: Option<Target>,
-    /// Of how many, and what was predicted.
+    /// Of how many, and what of its prompt was predicted to be cached.
     pub placement: Placement,
-    /// Where the policy costs in milliseconds: when the pick's first token was to come,
-    pub predicted_ttft_ms: Option<f32>,
-    /// and when the first of all who could have served it and are kept.
-    pub least_ttft_ms: Option<f32>,
     /// What it waits for, or waited for last.
     pub awaited: Option<Awaited>,
     /// Since when it waits; `None`: it doesn't.
@@ -350,8 +346,6 @@ impl Record {
             constrained: ask.constraints.is_some(),
             pick: None,
             placement: Placement::default(),
-            predicted_ttft_ms: None,
-            least_ttft_ms: None,
             awaited: None,
             waiting: None,
             times: Times { came: note.came, asked: now, ..Times::default() },
@@ -401,13 +395,5 @@ impl Record {
             best = best.saturating_mul(usage.prompt_tokens) / guessed;
         }
         Some(best.saturating_sub(cached))
-    }
-
-    /// The time to the first token beyond the least that the policy predicted of anybody who could have served
-    /// it, where its costs are milliseconds.
-    #[must_use]
-    pub fn regret_ms(&self) -> Option<f64> {
-        let took = self.ttft()?.as_secs_f64() * 1e3;
-        Some((took - f64::from(self.least_ttft_ms?)).max(0.0))
     }
 }

@@ -5,14 +5,15 @@
 //! how many there were for each reason that spoke against them.
 
 use super::Placement;
-use super::record::{Attempt, Awaited, Names, Record, Report, Stage, Weighed, names};
+use super::record::{Attempt, Awaited, Record, Report, Stage};
 use super::ring::{Ring, Slot};
+use super::stands::{Seen, Stamps, Told};
 use crate::affinity::{Outcome, Steer};
 use crate::ask::{Abandon, Ask, Failure, Refusal};
 use crate::ids::{Target, WorkerId};
 use crate::queue::Line;
-use crate::select::policy::{Parts, Policy, TERMS};
-use crate::select::{Candidate, Costs, Demand, Fit};
+use crate::select::policy::{Policy, Weight};
+use crate::select::{Costs, Demand, Fit};
 use crate::time::Time;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -25,8 +26,6 @@ pub const RECORD_BYTES: usize = 8 << 20;
 pub const WHOLE: usize = 64;
 /// Of more than that, the best that are kept.
 pub const BEST: usize = 16;
-/// How the names of terms end that are milliseconds.
-const IN_MS: &str = "_ms";
 /// Names of departed workers that are kept for the records in which they are: the latest ones.
 const GONE: usize = 1024;
 
@@ -36,26 +35,16 @@ pub(crate) struct Records {
     ring: Ring,
     on: bool,
     gone: BTreeMap<WorkerId, Arc<str>>,
-    /// What a cost is made of.
-    names: Names,
-    /// It is milliseconds.
-    in_ms: bool,
 }
 
 impl Records {
     /// `on`: unless it is, nothing is kept, and it takes no time.
     pub(crate) fn new(on: bool) -> Self {
-        let (ring, names) = (Ring::new(RECORD_BYTES), [""; TERMS]);
-        Self { ring, on, gone: BTreeMap::new(), names, in_ms: false }
+        Self { ring: Ring::new(RECORD_BYTES), on, gone: BTreeMap::new() }
     }
 
     pub(crate) fn ring(&self) -> &Ring {
         &self.ring
-    }
-
-    /// What a cost is made of, by name.
-    pub(crate) fn names(&self) -> Names {
-        self.names
     }
 
     /// There are so many partitions now.
@@ -96,6 +85,7 @@ impl Records {
         steer: Steer,
         waits: Option<Line>,
         weighing: Weighing<'_>,
+        stamps: &mut Stamps,
     ) {
         let Some(record) = self.open(now, ask) else { return };
         record.steer = steer;
@@ -106,48 +96,24 @@ impl Records {
             return;
         }
         let Some(slot) = ask.past.record else { return };
-        self.weigh(slot, &weighing);
+        self.weigh(slot, &weighing, stamps);
     }
 
-    fn weigh(&mut self, slot: Slot, weighing: &Weighing<'_>) {
-        let Weighing { policy, demand, all, fits, pick, ineligible, .. } = *weighing;
-        if self.names[0].is_empty()
-            && let Some(one) = all.iter().find(|c| usable(c.fit))
-        {
-            self.names = names(&policy.terms(demand, one));
-            self.in_ms = self.names.iter().any(|name| name.ends_with(IN_MS));
+    fn weigh(&mut self, slot: Slot, weighing: &Weighing<'_>, stamps: &mut Stamps) {
+        let Weighing { policy, demand, seen, weighed, .. } = *weighing;
+        let kept = (seen.all.len() > WHOLE).then(|| choose(weighing));
+        let kept = kept.as_deref();
+        let mut said: SmallVec<[Weight; WHOLE]> = SmallVec::new();
+        if !policy.is_constant() {
+            said = ask(weighing, kept);
         }
-        let mut kept: SmallVec<[u32; WHOLE]> = SmallVec::new();
-        if all.len() > WHOLE {
-            kept = choose(weighing);
-        } else {
-            kept.extend(0..all.len() as u32);
-        }
-        let mut known = weighing.kept.iter().zip(weighing.costs.weights()).peekable();
-        let (mut least, mut predicted) = (f32::INFINITY, None);
-        let each = kept.iter().map(|i| {
-            let c = &all[*i as usize];
-            let weight = match known.next_if(|(number, _)| *number == i) {
-                Some((_, weight)) => *weight,
-                None if usable(c.fit) => policy.weigh(demand, c),
-                None => return Weighed::of(c, Parts::default()),
-            };
-            if !c.fit.any(ineligible) {
-                least = least.min(weight.first_ms);
-            }
-            if pick == Some(*i as usize) {
-                predicted = Some(weight.first_ms);
-            }
-            Weighed::of(c, weight.parts)
-        });
-        self.ring.weigh(slot, each);
+        let newcomer = demand.newcomer.is_some();
+        let told = Told { now: demand.now, answer: demand.answer, newcomer, weighed };
+        self.ring.weigh(slot, &seen, kept, stamps, told, &said);
         let Some(record) = self.ring.get_mut(slot) else { return };
-        record.against = against(fits);
-        record.left_out = u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
-        if self.in_ms {
-            record.predicted_ttft_ms = predicted;
-            record.least_ttft_ms = Some(least).filter(|ms| ms.is_finite());
-        }
+        record.against = against(seen.fits);
+        let left_out = kept.map_or(0, |kept| seen.all.len() - kept.len());
+        record.left_out = u32::try_from(left_out).unwrap_or(u32::MAX);
     }
 
     /// It has got a place.
@@ -287,10 +253,29 @@ fn against(fits: &[Fit]) -> [u32; Fit::COUNT] {
     against
 }
 
+/// What those cost that are kept, which is asked only where the choice has not asked it; of those whom nobody could use,
+/// nothing.
+fn ask(weighing: &Weighing<'_>, kept: Option<&[u32]>) -> SmallVec<[Weight; WHOLE]> {
+    let Weighing { policy, demand, seen, .. } = *weighing;
+    let mut known = weighing.kept.iter().zip(weighing.costs.weights()).peekable();
+    let n = kept.map_or(seen.all.len(), <[u32]>::len);
+    let each = (0..n).map(|at| kept.map_or(at, |kept| kept[at] as usize));
+    each.map(|i| match known.next_if(|(number, _)| **number as usize == i) {
+        Some((_, weight)) => *weight,
+        None => {
+            let c = &seen.all[i];
+            let c = if weighing.is_home(i) { c.as_home() } else { *c };
+            if usable(c.fit) { policy.weigh(demand, &c) } else { Weight::default() }
+        }
+    })
+    .collect()
+}
+
 /// Of more targets than are kept: the numbers of those that are, in order. What they cost is asked only where the
 /// choice has not asked it.
 fn choose(weighing: &Weighing<'_>) -> SmallVec<[u32; WHOLE]> {
-    let Weighing { policy, demand, all, fits, ineligible, .. } = *weighing;
+    let Weighing { policy, demand, seen, ineligible, .. } = *weighing;
+    let Seen { all, fits, .. } = seen;
     let mut known = weighing.kept.iter().zip(weighing.costs.costs()).peekable();
     // The best so far, in order.
     let mut best: SmallVec<[(f64, u32); BEST + 1]> = SmallVec::new();
@@ -322,17 +307,24 @@ fn choose(weighing: &Weighing<'_>) -> SmallVec<[u32; WHOLE]> {
 pub(crate) struct Weighing<'a> {
     pub(crate) policy: &'a dyn Policy,
     pub(crate) demand: &'a Demand,
-    pub(crate) all: &'a [Candidate],
-    /// What speaks against each.
-    pub(crate) fits: &'a [Fit],
+    pub(crate) seen: Seen<'a>,
     /// The numbers of those that the policy was asked about, and what they cost, if it has said so.
     pub(crate) kept: &'a [u32],
     pub(crate) costs: &'a Costs,
     pub(crate) pick: Option<usize>,
     /// Where its session lives.
     pub(crate) home: Range<usize>,
+    /// That was weighed against others, as a home.
+    pub(crate) weighed: bool,
     /// What a candidate must not be that could have served it.
     pub(crate) ineligible: Fit,
+}
+
+impl Weighing<'_> {
+    /// Whether this one is the session's home, and was weighed as that.
+    fn is_home(&self, i: usize) -> bool {
+        self.weighed && self.home.contains(&i)
+    }
 }
 
 impl Record {

@@ -10,6 +10,8 @@
 
 use crate::dice::Dice;
 use crate::explain::WHOLE;
+use crate::explain::ring::Ring;
+use crate::explain::stands::{Seen, Stamps};
 use crate::ids::{DpRank, NameId, Target, WorkerId};
 use crate::index::Overlap;
 use crate::load::{Load, Pace};
@@ -18,9 +20,6 @@ use crate::select::{Among, Candidate, Costs, Demand, Fit};
 use crate::trust::Trust;
 use smallvec::SmallVec;
 use std::ops::Range;
-
-/// What stays true of a target from one decision to the next.
-const LASTING: Fit = Fit::NOT_READY.and(Fit::DRAINING).and(Fit::BUSY);
 
 /// Targets in the order of ids, and those of them that a decision has left.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +32,8 @@ pub(super) struct Field {
     pub(super) kept: Vec<u32>,
     /// What they cost, if the policy that picked among them has said it.
     pub(super) costs: Costs,
+    /// The session's home was weighed against others, as a home.
+    pub(super) weighed: bool,
 }
 
 impl Field {
@@ -112,7 +113,7 @@ impl Field {
         self.kept.iter().any(|i| at.contains(&(*i as usize)))
     }
 
-    /// The number of the one that the policy picks among those that are left. `whole`: a record is kept.
+    /// The number of the one that the policy picks among those that are left. `whole`: the record keeps what each costs.
     pub(super) fn pick(
         &mut self,
         policy: &dyn Policy,
@@ -140,6 +141,10 @@ pub(super) struct Board {
     /// Those who serve the name, where not all do.
     part: Field,
     in_part: bool,
+    /// Which of all those are.
+    numbers: Vec<u32>,
+    /// Where each of all lies in the records.
+    stamps: Stamps,
     /// The names that each of them serves.
     common: SmallVec<[NameId; 4]>,
     /// Those that hold some of the last prompt.
@@ -170,6 +175,7 @@ impl Board {
             }
             self.whole.push(c);
         }
+        self.stamps.renew(self.whole.all.len());
     }
 
     /// The targets of the last decision.
@@ -181,31 +187,60 @@ impl Board {
         if self.in_part { &mut self.part } else { &mut self.whole }
     }
 
+    /// The targets of the last decision, and how a record keeps them.
+    pub(super) fn seen(&mut self) -> (&Field, Seen<'_>, &mut Stamps) {
+        let field = if self.in_part { &self.part } else { &self.whole };
+        let seen = Seen {
+            all: &field.all,
+            fits: &field.fits,
+            numbers: self.in_part.then_some(&*self.numbers),
+            holders: &self.holders,
+            doubted: self.doubted,
+        };
+        (field, seen, &mut self.stamps)
+    }
+
     /// A target has this to do now.
     pub(super) fn set_load(&mut self, worker: WorkerId, rank: DpRank, load: Load, busy: bool) {
         let Ok(i) = self.whole.ids.binary_search(&(worker, rank)) else { return };
         let c = &mut self.whole.all[i];
+        if (c.load, c.fit.any(Fit::BUSY)) == (load, busy) {
+            return;
+        }
         c.load = load;
         c.fit.remove(Fit::BUSY, !busy);
         c.fit.add(Fit::BUSY, busy);
         self.whole.fits[i] = c.fit;
+        self.stamps.changed(i);
     }
 
     /// So many sessions live at a worker.
     pub(super) fn set_homes(&mut self, worker: WorkerId, homes: u32) {
-        let at = self.whole.at(Target { worker, rank: None });
-        self.whole.all[at].iter_mut().for_each(|c| c.homes = homes);
+        for i in self.whole.at(Target { worker, rank: None }) {
+            let c = &mut self.whole.all[i];
+            if c.homes != homes {
+                c.homes = homes;
+                self.stamps.changed(i);
+            }
+        }
     }
 
     /// The same of all.
     pub(super) fn set_all_homes(&mut self, homes: impl Fn(WorkerId) -> u32) {
         self.whole.all.iter_mut().for_each(|c| c.homes = homes(c.worker));
+        self.stamps.renew(self.whole.all.len());
     }
 
     /// A worker's pace has changed, or is known by now.
     pub(super) fn set_pace(&mut self, worker: WorkerId, pace: Pace) {
         let at = self.whole.at(Target { worker, rank: None });
-        self.whole.all[at.clone()].iter_mut().for_each(|c| c.pace = pace);
+        for i in at.clone() {
+            let c = &mut self.whole.all[i];
+            if c.pace != pace {
+                c.pace = pace;
+                self.stamps.changed(i);
+            }
+        }
         if !self.strangers.is_empty() {
             self.strangers.retain(|i| !at.contains(&(*i as usize)));
         }
@@ -215,13 +250,17 @@ impl Board {
     pub(super) fn set_pool(&mut self, pool: Pace) {
         if self.pool != pool {
             self.pool = pool;
-            self.strangers.iter().for_each(|i| self.whole.all[*i as usize].pace = pool);
+            for i in &self.strangers {
+                self.whole.all[*i as usize].pace = pool;
+                self.stamps.changed(*i as usize);
+            }
         }
     }
 
     /// The same of all.
     pub(super) fn set_paces(&mut self, of: impl Fn(WorkerId) -> Pace) {
         self.whole.all.iter_mut().for_each(|c| c.pace = of(c.worker));
+        self.stamps.renew(self.whole.all.len());
     }
 
     /// Begins a decision: nothing of the last one is left. `serves`: whether a row's worker serves this name.
@@ -233,8 +272,8 @@ impl Board {
                 (c.overlap, c.told, c.host, c.disk) = (0, 0, 0, 0);
             }
             for (i, fit) in whole.fits.iter_mut().enumerate() {
-                if fit.any(!LASTING) {
-                    fit.remove(!LASTING, true);
+                if fit.any(!Fit::LASTING) {
+                    fit.remove(!Fit::LASTING, true);
                     whole.all[i].fit = *fit;
                 }
             }
@@ -243,10 +282,17 @@ impl Board {
         self.in_part = !self.common.contains(&name);
         if self.in_part {
             self.part.clear();
-            for c in whole.all.iter().filter(|c| serves(c.row)) {
+            self.numbers.clear();
+            for (c, i) in whole.all.iter().zip(0u32..).filter(|(c, _)| serves(c.row)) {
                 self.part.push(*c);
+                self.numbers.push(i);
             }
         }
+        let field = self.field_mut();
+        field.weighed = false;
+        // Where nobody is asked, what the last one was told is no part of the record.
+        field.kept.clear();
+        field.costs.clear(false);
     }
 
     /// Some of the prompt lies at these targets, which come in the order of ids.
@@ -296,5 +342,15 @@ impl Board {
             assert_eq!((ids[i], fits[i]), ((c.worker, c.rank), c.fit), "lists of the board");
             assert_eq!(self.strangers.contains(&(i as u32)), !known, "strangers");
         }
+    }
+
+    /// With nothing of a request on it, what the records have of each target is how that stands.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub(super) fn check_stamps(&self, ring: &Ring) {
+        let Field { all, fits, .. } = &self.whole;
+        let seen = Seen { all, fits, numbers: None, holders: &[], doubted: false };
+        ring.check_stamps(&seen, &self.stamps);
     }
 }

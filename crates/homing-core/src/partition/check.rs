@@ -40,6 +40,7 @@ impl Partition {
         self.survey(&mut board, &self.demand(self.latest, &nobody, None), &nobody);
         let anew: Vec<_> = self.lasting().collect();
         board.check(&anew);
+        board.check_stamps(self.records.ring());
     }
 
     /// Invariants, after every public call.

@@ -295,7 +295,8 @@ impl Partition {
 
     /// The policy's choice among those that are left.
     fn pick(&self, demand: &Demand, from: &mut Field, plan: Plan, dice: &mut SplitMix) -> Decision {
-        match from.pick(&*self.policy, demand, !self.records.off(), dice) {
+        let whole = !self.records.off() && !self.policy.is_constant();
+        match from.pick(&*self.policy, demand, whole, dice) {
             Some(at) => Decision::Go { picked: from.all()[at], at, plan },
             None => Decision::Refuse(No::because(Cause::NoWorker)),
         }

@@ -99,7 +99,7 @@ impl Partition {
         let mut dice = self.dice.clone();
         let decision = self.decide(demand, ask, seat, board.field_mut(), &mut dice);
         self.dice = dice;
-        self.remember(demand, ask, steer, board.field(), &decision);
+        self.remember(demand, ask, steer, &mut board, &decision);
         let among = among(&board);
         self.board = board;
         (decision, among)

@@ -28,14 +28,9 @@ impl Partition {
         let there = all.at(home);
         let as_others_see: SmallVec<[Candidate; 2]> = all.all()[there.clone()].into();
         for (i, c) in there.clone().zip(&as_others_see) {
-            let mut c = *c;
-            c.home = true;
-            // It would live anywhere else just as well.
-            c.homes = c.homes.saturating_sub(1);
-            // Its sessions may finish where a worker drains.
-            c.fit.remove(Fit::DRAINING, true);
-            all.set(i, c);
+            all.set(i, c.as_home());
         }
+        all.weighed = true;
         let decision = self.home_or_away(demand, seat, home, all, dice);
         there.zip(as_others_see).for_each(|(i, c)| all.set(i, c));
         decision

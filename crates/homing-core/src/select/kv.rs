@@ -48,6 +48,10 @@ impl Policy for Kv {
         self.parts(demand, c).iter().sum()
     }
 
+    fn is_constant(&self) -> bool {
+        true
+    }
+
     fn weigh(&self, demand: &Demand, c: &Candidate) -> Weight {
         // No milliseconds.
         Weight::of(self.parts(demand, c), 0.0)

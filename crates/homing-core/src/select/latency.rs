@@ -61,6 +61,10 @@ impl Policy for Latency {
         self.parts(demand, c).0.iter().sum()
     }
 
+    fn is_constant(&self) -> bool {
+        true
+    }
+
     fn weigh(&self, demand: &Demand, c: &Candidate) -> Weight {
         let (parts, first_ms) = self.parts(demand, c);
         Weight::of(parts, first_ms)

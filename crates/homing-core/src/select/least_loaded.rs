@@ -14,6 +14,10 @@ impl Policy for LeastLoaded {
         f64::from(c.load.active_requests) + tokens / (tokens + 1e6)
     }
 
+    fn is_constant(&self) -> bool {
+        true
+    }
+
     fn terms(&self, _: &Demand, c: &Candidate) -> Terms {
         let tokens = c.load.prefill_tokens as f64;
         let active = f64::from(c.load.active_requests);

@@ -62,6 +62,9 @@ impl Fit {
         .and(Self::FAILED)
         .and(Self::DRAINING);
 
+    /// What stays true of a target from one request to the next.
+    pub(crate) const LASTING: Self = Self::NOT_READY.and(Self::DRAINING).and(Self::BUSY);
+
     /// How many reasons there are.
     pub const COUNT: usize = 9;
 
@@ -151,6 +154,18 @@ impl Candidate {
     #[must_use]
     pub fn target(&self) -> Target {
         Target { worker: self.worker, rank: Some(self.rank) }
+    }
+
+    /// As a session sees it that lives there and may move.
+    #[must_use]
+    pub(crate) fn as_home(&self) -> Self {
+        let mut c = *self;
+        c.home = true;
+        // It would live anywhere else just as well.
+        c.homes = c.homes.saturating_sub(1);
+        // Its sessions may finish where a worker drains.
+        c.fit.remove(Fit::DRAINING, true);
+        c
     }
 
     /// Leading blocks of the prompt that it counts as holding.

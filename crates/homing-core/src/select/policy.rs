@@ -47,7 +47,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Nothing is said. `whole`: the record is to show each of them.
+    /// Nothing is said. `whole`: the record keeps what is said of each of them.
     pub(crate) fn clear(&mut self, whole: bool) {
         self.costs.clear();
         self.weights.clear();
@@ -100,8 +100,14 @@ pub trait Policy: Debug + Send {
         terms([("cost", self.cost(demand, candidate))])
     }
 
-    /// [`Self::cost`] with the parts of [`Self::terms`] as numbers alone, in the same order, which never changes: of
-    /// each decision they are kept for many candidates. Worth writing where it is cheaper than the two.
+    /// Whether it says the same of the same demand and candidate for as long as it lives. Then records don't keep what
+    /// it said of each candidate, which takes time with each decision: it is asked again when somebody reads one.
+    fn is_constant(&self) -> bool {
+        false
+    }
+
+    /// [`Self::cost`] with the parts of [`Self::terms`] as numbers alone, in the same order, which never changes: that
+    /// is what records show. Worth writing where it is cheaper than the two, unless [`Self::is_constant`].
     fn weigh(&self, demand: &Demand, candidate: &Candidate) -> Weight {
         let mut parts = Parts::default();
         let terms = self.terms(demand, candidate);

@@ -14,6 +14,10 @@ impl Policy for PowerOfTwo {
         LeastLoaded.cost(demand, c)
     }
 
+    fn is_constant(&self) -> bool {
+        true
+    }
+
     fn terms(&self, demand: &Demand, c: &Candidate) -> Terms {
         LeastLoaded.terms(demand, c)
     }

@@ -13,6 +13,10 @@ impl Policy for Random {
         0.0
     }
 
+    fn is_constant(&self) -> bool {
+        true
+    }
+
     fn pick(
         &self,
         _: &Demand,

@@ -17,6 +17,10 @@ impl Policy for RoundRobin {
         0.0
     }
 
+    fn is_constant(&self) -> bool {
+        true
+    }
+
     /// The first candidate behind the last one picked, in the order of ids.
     fn pick(&self, _: &Demand, among: Among<'_>, _: &mut Costs, _: &mut dyn Dice) -> Option<usize> {
         let id = |c: &Candidate| (c.worker, c.rank);

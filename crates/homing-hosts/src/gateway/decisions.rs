@@ -80,7 +80,7 @@ impl Gateway {
             "eligible": r.placement.eligible,
             "considered": r.placement.considered,
             "best_overlap_blocks": r.placement.best_overlap_blocks,
-            "predicted_ttft_ms": r.predicted_ttft_ms.map(f64::from).map(short),
+            "predicted_ttft_ms": decision.predicted_ttft_ms.map(f64::from).map(short),
             "predicted_cached_tokens": r.pick.map(|_| r.placement.cached_tokens),
             "candidates": decision.candidates.iter().map(|c| {
                 candidate(decision, c)
@@ -107,7 +107,7 @@ impl Gateway {
                 "output_tokens": r.report.output_tokens,
                 "ttft_ms": r.ttft().map(ms),
                 "regret_tokens": r.regret_tokens(),
-                "regret_ms": r.regret_ms().map(short),
+                "regret_ms": decision.regret_ms().map(short),
             },
         })
     }
