@@ -21,10 +21,6 @@ pub(super) struct Flight {
     pub(super) state: State,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one a request on its way; a box would allocate for each"
-)]
 pub(super) enum State {
     /// Being placed.
     Moving,
