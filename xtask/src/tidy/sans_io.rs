@@ -25,16 +25,18 @@ const BARRED: [(&str, &str); 12] = [
 ];
 
 /// Words that bring a random hash seed, or a global, under whatever path.
-const BARRED_WORDS: [(&str, &str); 8] = [
+const BARRED_WORDS: [(&str, &str); 7] = [
     ("RandomState", ORDER),
     ("HashMap::new(", ORDER),
     ("HashSet::new(", ORDER),
     ("foldhash::HashMap", ORDER),
     ("thread_local!", GLOBAL),
     ("static mut ", GLOBAL),
-    ("OnceLock", GLOBAL),
     ("LazyLock", GLOBAL),
 ];
+
+/// What makes a `static` a global that changes. As a field of something each is as good as any other.
+const CHANGES: [&str; 5] = ["Once", "Cell", "Mutex", "RwLock", "Atomic"];
 
 const CLOCK: &str = "time is an argument, homing_core::time::Time";
 const IO: &str = "the core does no I/O";
@@ -71,6 +73,11 @@ pub(super) fn check(name: &str, text: &str) -> Vec<Complaint> {
             complain(at, word.trim_end(), why);
         }
     }
+    for (at, what) in statics(&code) {
+        if CHANGES.iter().any(|word| what.contains(word)) {
+            complain(at, what, GLOBAL);
+        }
+    }
     for map in ["HashMap", "HashSet"] {
         let std_map = format!("std::collections::{map}");
         if !code.contains("FixedState")
@@ -82,6 +89,18 @@ pub(super) fn check(name: &str, text: &str) -> Vec<Complaint> {
     complaints.sort();
     complaints.dedup();
     complaints
+}
+
+/// Every `static NAME: TYPE` with the place where it begins.
+fn statics(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    const STATIC: &str = "static ";
+    code.match_indices(STATIC).filter_map(|(at, _)| {
+        // A lifetime of that name stands behind its tick.
+        let starts = code[..at].chars().next_back().is_none_or(|c| !is_word(c) && c != '\'');
+        let rest = &code[at..];
+        let item = rest.split(['=', ';']).next().unwrap_or(rest).trim_end();
+        (starts && item.contains(':')).then_some((at, item))
+    })
 }
 
 /// True if `path` is the barred one, lies below it, or takes in a whole module above it.

@@ -68,6 +68,8 @@ fn globals_are_caught() {
         "static mut CALLS: u32 = 0;",
         "pub(crate) static NAMES: std::sync::OnceLock<u8> = std::sync::OnceLock::new();",
         "use std::sync::{Arc, LazyLock};",
+        "fn next() -> u64 { static NEXT: AtomicU64 = AtomicU64::new(0); 1 }",
+        "static TABLE: [std::sync::Mutex<u8>; 2] = todo();",
     ] {
         let found = found(code);
         assert!(found.iter().all(|c| c.contains("share nothing")), "{code}: {found:?}");
@@ -92,7 +94,11 @@ fn what_the_core_may_use_is_left_alone() {
         "use std::sync::Arc;",
         "use std::sync::atomic::AtomicU32;",
         "const fn a() -> &'static str { \"thread_local!\" }",
-        "// a OnceLock is a global",
+        "// a static OnceLock is a global",
+        "struct Shelf<T> { first: OnceLock<Box<[T]>> }",
+        "use std::sync::OnceLock;",
+        "fn a(x: &'static str) -> OnceLock<u8> { OnceLock::new() }",
+        "static NAMES: [&str; 2] = [\"a\", \"b\"]; fn a(m: Mutex<u8>) {}",
         "use std::{cmp::Ordering, fmt};",
         "#[cfg(test)]\nmod tests { use std::fs; }",
     ] {
