@@ -254,7 +254,7 @@ fn against(fits: &[Fit]) -> [u32; Fit::COUNT] {
 }
 
 /// What those cost that are kept, which is asked only where the choice has not asked it; of those whom nobody could use,
-/// nothing.
+/// nothing, but of the pick.
 fn ask(weighing: &Weighing<'_>, kept: Option<&[u32]>) -> SmallVec<[Weight; WHOLE]> {
     let Weighing { policy, demand, seen, .. } = *weighing;
     let mut known = weighing.kept.iter().zip(weighing.costs.weights()).peekable();
@@ -265,7 +265,9 @@ fn ask(weighing: &Weighing<'_>, kept: Option<&[u32]>) -> SmallVec<[Weight; WHOLE
         None => {
             let c = &seen.all[i];
             let c = if weighing.is_home(i) { c.as_home() } else { *c };
-            if usable(c.fit) { policy.weigh(demand, &c) } else { Weight::default() }
+            // A session may be pinned where nobody else would be sent.
+            let asked = usable(c.fit) || weighing.pick == Some(i);
+            if asked { policy.weigh(demand, &c) } else { Weight::default() }
         }
     })
     .collect()

@@ -1,5 +1,5 @@
 //! JSON as the slices of it that are wanted, without a tree: a request's body is walked once and hardly anything
-//! of it is read, so nearly all of the time goes into finding where its texts end. [`scan`] does that in blocks that the
+//! of it is read, so nearly all of the time goes into finding where its texts end. `scan` does that in blocks that the
 //! compiler makes vectors of; `serde_json`, which goes a word at a time, took half of the instructions of a
 //! request of 64 KB. What is small is read by it all the same: texts with escapes, numbers, and what is wrong.
 
