@@ -158,12 +158,8 @@ impl Upstream {
             return Ok(self.answer(finally(sent)?, None, &now));
         }
         let begun = http1::handshake(stream).await;
-        let (mut sender, connection) = begun.map_err(|e| Failed::Sent(e).told())?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to a worker ended badly");
-            }
-        });
+        let (mut sender, connection) = begun.map_err(|e| Failed::Connect(e.into()).told())?;
+        tokio::spawn(driven(connection));
         let sent = sender.try_send_request(by_path(request, &now)).await;
         let back = Some(sender).filter(|_| !self.fresh);
         Ok(self.answer(finally(sent)?, back, &now))
@@ -180,12 +176,8 @@ impl Upstream {
             .keep_alive_timeout(PING_TIMEOUT)
             .handshake(stream)
             .await;
-        let (sender, connection) = begun.map_err(|e| Failed::Sent(e).told())?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to a worker ended badly");
-            }
-        });
+        let (sender, connection) = begun.map_err(|e| Failed::Connect(e.into()).told())?;
+        tokio::spawn(driven(connection));
         if !self.fresh {
             self.pools.share(&now.wire, now.reach, sender.clone());
         }
@@ -205,6 +197,13 @@ impl Upstream {
             reach: now.reach,
         });
         answer.map(|incoming| AnswerBody::new(incoming, back))
+    }
+}
+
+/// A connection's life, beside the requests that it serves.
+async fn driven(connection: impl Future<Output = hyper::Result<()>>) {
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection to a worker ended badly");
     }
 }
 
