@@ -93,6 +93,7 @@ impl Upstream {
         link: &Link,
         mut request: Request<Outgoing>,
     ) -> impl Future<Output = Result<Response<AnswerBody>, (Failure, String)>> + Send + use<> {
+        debug_assert!(request.uri().authority().is_none(), "the link knows the host");
         let (me, now) = (self.clone(), link.now.load_full());
         now.authorize(request.headers_mut());
         let taken = if me.fresh { None } else { me.pools.take(&now.wire, now.reach) };

@@ -113,9 +113,11 @@ impl Stage {
     }
 
     async fn get(&self, url: &str) -> anyhow::Result<Bytes> {
-        let request = http::Request::get(url).body(Outgoing::default())?;
-        // The path is behind a server's own URL, and all of these are reached alike.
-        let link = Link::plain(self.gateway().parse()?);
+        let uri: http::Uri = url.parse()?;
+        let origin = format!("http://{}", uri.authority().context("a URL has a host")?);
+        let link = Link::plain(origin.parse()?);
+        let path = uri.path_and_query().context("a URL has a path")?;
+        let request = http::Request::get(link.uri_of(path)?).body(Outgoing::default())?;
         let response =
             self.client.send(&link, request).await.map_err(|(_, why)| anyhow!("{url}: {why}"))?;
         Ok(response.into_body().collect().await.with_context(|| url.to_owned())?.to_bytes())
