@@ -2,7 +2,7 @@
 //! before, hyper closes the connection, and the worker notices.
 
 use super::body::Outgoing;
-use super::link::Wire;
+use super::link::Now;
 use super::pool::Pools;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -23,8 +23,7 @@ pub struct AnswerBody {
 pub(super) struct Back {
     pub(super) connection: http1::SendRequest<Outgoing>,
     pub(super) pools: Pools,
-    pub(super) wire: Arc<Wire>,
-    pub(super) reach: u64,
+    pub(super) now: Arc<Now>,
 }
 
 impl fmt::Debug for AnswerBody {
@@ -48,8 +47,8 @@ impl AnswerBody {
     }
 
     fn give_back(&mut self) {
-        if let Some(Back { connection, pools, wire, reach }) = self.back.take() {
-            pools.give_back(&wire, reach, connection);
+        if let Some(Back { connection, pools, now }) = self.back.take() {
+            pools.give_back(&now, connection);
         }
     }
 }

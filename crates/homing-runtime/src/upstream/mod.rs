@@ -43,11 +43,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The connections of one thread to all workers. Clones share them.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Upstream {
-    /// Nothing is kept: who asks wants to know whether a connection can be made.
-    fresh: bool,
-    pools: Pools,
+    /// `None`: nothing is kept, since who asks wants to know whether a connection can be made.
+    pools: Option<Pools>,
+}
+
+impl Default for Upstream {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// For an HTTP/2 worker to answer a ping.
@@ -63,7 +68,8 @@ enum Failed {
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream").field("fresh", &self.fresh).finish_non_exhaustive()
+        let fresh = self.pools.is_none();
+        f.debug_struct("Upstream").field("fresh", &fresh).finish_non_exhaustive()
     }
 }
 
@@ -74,13 +80,13 @@ impl Upstream {
     /// Connections of the current thread, kept as long as each link says.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self { pools: Some(Pools::default()) }
     }
 
     /// The same, where each request gets a connection of its own.
     #[must_use]
     pub fn fresh() -> Self {
-        Self { fresh: true, ..Self::default() }
+        Self { pools: None }
     }
 
     /// Sends a request over a link, whose URI is a path ([`Link::uri`]); gives the head of the answer. The link's key
@@ -96,53 +102,53 @@ impl Upstream {
         debug_assert!(request.uri().authority().is_none(), "the link knows the host");
         let (me, now) = (self.clone(), link.now.load_full());
         now.authorize(request.headers_mut());
-        let taken = if me.fresh { None } else { me.pools.take(&now.wire, now.reach) };
         // The usual one is on its way before anything is awaited, and no part of what is.
-        let first = match taken {
+        let first = match me.take(&now) {
             Some(Taken::Own(mut connection)) => {
                 Ok((connection.try_send_request(by_path(request, &now)), connection))
             }
-            Some(Taken::Shared(connection)) => Err((request, Some(connection))),
-            None => Err((request, None)),
+            other => Err((request, other)),
         };
         async move {
-            let (request, shared) = match first {
+            let (request, taken) = match first {
                 Ok((sent, connection)) => match sent.await {
                     Ok(answer) => return Ok(me.answer(answer, Some(connection), &now)),
-                    Err(error) => (unsent(error)?, None),
+                    Err(error) => (unsent(error)?, me.take(&now)),
                 },
-                Err((request, shared)) => (request, shared),
+                Err(not_sent) => not_sent,
             };
             // Out of line: its state is large, and most requests find a connection of their own.
-            Box::pin(me.send_otherwise(request, shared, now)).await
+            Box::pin(me.send_otherwise(request, taken, now)).await
         }
     }
 
-    /// Over another connection, or a new one.
+    fn take(&self, now: &Now) -> Option<Taken> {
+        self.pools.as_ref()?.take(now)
+    }
+
+    /// Over this connection, or another, or a new one.
     async fn send_otherwise(
         self,
         mut request: Request<Outgoing>,
-        mut shared: Option<http2::SendRequest<Outgoing>>,
+        mut taken: Option<Taken>,
         now: Arc<Now>,
     ) -> Result<Response<AnswerBody>, (Failure, String)> {
         loop {
-            if let Some(mut connection) = shared.take() {
-                match connection.try_send_request(by_uri(request, &now)).await {
-                    Ok(answer) => return Ok(self.answer(answer, None, &now)),
-                    Err(error) => request = unsent(error)?,
-                }
-            }
-            let taken = if self.fresh { None } else { self.pools.take(&now.wire, now.reach) };
-            match taken {
-                Some(Taken::Shared(connection)) => shared = Some(connection),
-                Some(Taken::Own(mut connection)) => {
-                    match connection.try_send_request(by_path(request, &now)).await {
-                        Ok(answer) => return Ok(self.answer(answer, Some(connection), &now)),
-                        Err(error) => request = unsent(error)?,
-                    }
-                }
+            let (sent, own) = match taken {
                 None => return self.send_anew(request, now).await,
+                Some(Taken::Own(mut connection)) => {
+                    let sent = connection.try_send_request(by_path(request, &now)).await;
+                    (sent, Some(connection))
+                }
+                Some(Taken::Shared(mut connection)) => {
+                    (connection.try_send_request(by_uri(request, &now)).await, None)
+                }
+            };
+            match sent {
+                Ok(answer) => return Ok(self.answer(answer, own, &now)),
+                Err(error) => request = unsent(error)?,
             }
+            taken = self.take(&now);
         }
     }
 
@@ -162,14 +168,13 @@ impl Upstream {
         let (mut sender, connection) = begun.map_err(|e| Failed::Connect(e.into()).told())?;
         tokio::spawn(driven(connection));
         let sent = sender.try_send_request(by_path(request, &now)).await;
-        let back = Some(sender).filter(|_| !self.fresh);
-        Ok(self.answer(finally(sent)?, back, &now))
+        Ok(self.answer(finally(sent)?, Some(sender), &now))
     }
 
     async fn begin_shared(
         &self,
         stream: Stream,
-        now: &Now,
+        now: &Arc<Now>,
     ) -> Result<http2::SendRequest<Outgoing>, (Failure, String)> {
         let begun = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -179,24 +184,21 @@ impl Upstream {
             .await;
         let (sender, connection) = begun.map_err(|e| Failed::Connect(e.into()).told())?;
         tokio::spawn(driven(connection));
-        if !self.fresh {
-            self.pools.share(&now.wire, now.reach, sender.clone());
+        if let Some(pools) = &self.pools {
+            pools.share(now, sender.clone());
         }
         Ok(sender)
     }
 
+    /// `connection`: where it serves one request at a time.
     fn answer(
         &self,
         answer: Response<Incoming>,
         connection: Option<http1::SendRequest<Outgoing>>,
-        now: &Now,
+        now: &Arc<Now>,
     ) -> Response<AnswerBody> {
-        let back = connection.map(|connection| Back {
-            connection,
-            pools: self.pools.clone(),
-            wire: now.wire.clone(),
-            reach: now.reach,
-        });
+        let back = connection.zip(self.pools.clone());
+        let back = back.map(|(connection, pools)| Back { connection, pools, now: now.clone() });
         answer.map(|incoming| AnswerBody::new(incoming, back))
     }
 }
@@ -210,6 +212,12 @@ async fn driven(connection: impl Future<Output = hyper::Result<()>>) {
 
 /// As HTTP/1.1 has it: a path, and the host in a header.
 fn by_path(mut request: Request<Outgoing>, now: &Now) -> Request<Outgoing> {
+    // A worker may have spoken HTTP/2 a moment ago.
+    if request.uri().authority().is_some()
+        && let Some(path) = request.uri().path_and_query().cloned()
+    {
+        *request.uri_mut() = Uri::from(path);
+    }
     if let (Some(host), false) = (&now.host, request.headers().contains_key(HOST)) {
         request.headers_mut().insert(HOST, host.clone());
     }

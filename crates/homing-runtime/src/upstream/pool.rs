@@ -5,7 +5,7 @@
 //! a time, and stays.
 
 use super::body::Outgoing;
-use super::link::Wire;
+use super::link::{Now, Wire};
 use hyper::client::conn::{http1, http2};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -54,9 +54,9 @@ pub(super) enum Taken {
 
 impl Pools {
     /// A connection that is ready for a request, as far as is known here.
-    pub(super) fn take(&self, wire: &Wire, reach: u64) -> Option<Taken> {
+    pub(super) fn take(&self, now: &Now) -> Option<Taken> {
         let mut all = self.0.lock();
-        let pool = all.pools.get_mut(&reach)?;
+        let pool = all.pools.get_mut(&now.reach)?;
         if let Some(shared) = &mut pool.shared {
             if !shared.connection.is_closed() {
                 shared.used = Instant::now();
@@ -68,7 +68,7 @@ impl Pools {
         let mut soon = Vec::new();
         let found = loop {
             let Some(Idle { connection, since }) = pool.idle.pop() else { break None };
-            if connection.is_closed() || since.elapsed() >= wire.made.pool_idle {
+            if connection.is_closed() || since.elapsed() >= now.wire.made.pool_idle {
                 continue;
             }
             if connection.is_ready() {
@@ -81,17 +81,12 @@ impl Pools {
     }
 
     /// A connection has served a request to its end.
-    pub(super) fn give_back(
-        &self,
-        wire: &Arc<Wire>,
-        reach: u64,
-        connection: http1::SendRequest<Outgoing>,
-    ) {
-        if connection.is_closed() || wire.made.pool_idle.is_zero() {
+    pub(super) fn give_back(&self, now: &Now, connection: http1::SendRequest<Outgoing>) {
+        if connection.is_closed() || now.wire.made.pool_idle.is_zero() {
             return;
         }
         let mut all = self.0.lock();
-        let pool = all.pool(wire, reach);
+        let pool = all.pool(now);
         if pool.idle.len() < IDLE_PER_WORKER {
             pool.idle.push(Idle { connection, since: Instant::now() });
         }
@@ -99,17 +94,12 @@ impl Pools {
     }
 
     /// A connection that serves several requests at a time is there.
-    pub(super) fn share(
-        &self,
-        wire: &Arc<Wire>,
-        reach: u64,
-        connection: http2::SendRequest<Outgoing>,
-    ) {
-        if wire.made.pool_idle.is_zero() {
+    pub(super) fn share(&self, now: &Now, connection: http2::SendRequest<Outgoing>) {
+        if now.wire.made.pool_idle.is_zero() {
             return;
         }
         let mut all = self.0.lock();
-        all.pool(wire, reach).shared = Some(Shared { connection, used: Instant::now() });
+        all.pool(now).shared = Some(Shared { connection, used: Instant::now() });
         self.sweep_later(&mut all);
     }
 
@@ -140,9 +130,9 @@ impl Pools {
 }
 
 impl All {
-    fn pool(&mut self, wire: &Arc<Wire>, reach: u64) -> &mut Pool {
-        let new = || Pool { of: Arc::downgrade(wire), idle: Vec::new(), shared: None };
-        self.pools.entry(reach).or_insert_with(new)
+    fn pool(&mut self, now: &Now) -> &mut Pool {
+        let new = || Pool { of: Arc::downgrade(&now.wire), idle: Vec::new(), shared: None };
+        self.pools.entry(now.reach).or_insert_with(new)
     }
 
     /// Takes out what is old, closed, or of nobody any more; pools that are empty are none.

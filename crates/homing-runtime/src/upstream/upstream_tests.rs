@@ -248,3 +248,21 @@ async fn who_is_not_there_refuses() {
     let (failure, why) = whole(&Upstream::new(), &Link::plain(url)).await.unwrap_err();
     assert_eq!(failure, Failure::Refused, "{why}");
 }
+
+#[test]
+fn a_request_is_written_as_its_connection_wants_it_whatever_the_last_one_wanted() {
+    let url: crate::settings::WorkerUrl = "https://host:8443/base".parse().unwrap();
+    let link = Link::plain(url);
+    let now = link.now.load_full();
+    let written = |request: &Request<Outgoing>| {
+        let host = request.headers().get(HOST).map(|host| host.to_str().unwrap().to_owned());
+        (request.uri().to_string(), host)
+    };
+    let (path, whole) = ("/base/x?y=1", "https://host:8443/base/x?y=1");
+    let request = by_path(get(&link), &now);
+    assert_eq!(written(&request), (path.to_owned(), Some("host:8443".to_owned())));
+    let request = by_uri(request, &now);
+    assert_eq!(written(&request), (whole.to_owned(), None));
+    let request = by_path(request, &now);
+    assert_eq!(written(&request), (path.to_owned(), Some("host:8443".to_owned())));
+}
