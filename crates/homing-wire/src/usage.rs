@@ -187,7 +187,7 @@ impl StreamUsage {
         let SseEvent::Data { name: b"message_start" | b"message_delta" | b"", data } = event else {
             return;
         };
-        if memchr::memmem::find(data, b"\"usage\"").is_some()
+        if WORD.find(data).is_some()
             && let Some(later) = anthropic(data)
         {
             self.anthropic = self.anthropic.then(later);

@@ -2,6 +2,7 @@
 //! cost. It is shown what it was shown then, so it says what it said then, to the last bit.
 
 use super::record::{Names, Record, Weighed, names};
+use super::records::usable;
 use super::stands::Rows;
 use crate::select::policy::{Parts, Policy, TERMS};
 use crate::select::{Candidate, Demand, Fit};
@@ -31,15 +32,14 @@ pub(crate) fn recall(
 ) -> Recalled {
     let demand = demand(record, rows);
     let all = rows.candidates();
-    let usable = |c: &Candidate| !c.fit.any(Fit::UNUSABLE);
-    let one = all.iter().find(|c| usable(c));
+    let one = all.iter().find(|c| usable(c.fit));
     let names = one.map_or([""; TERMS], |c| names(&policy.terms(&demand, c)));
     let (mut least, mut predicted) = (f32::INFINITY, None);
     let candidates = all.iter().enumerate().map(|(i, c)| {
         let shown = as_shown(record, rows, c);
         let picked = record.pick == Some(c.target());
         // A session may be pinned where nobody else would be sent.
-        if !usable(&shown) && !picked {
+        if !usable(shown.fit) && !picked {
             return Weighed::of(c, Parts::default());
         }
         let weight = rows.said(i).unwrap_or_else(|| policy.weigh(&demand, &shown));

@@ -238,7 +238,8 @@ impl Records {
     }
 }
 
-fn usable(fit: Fit) -> bool {
+/// Whether a policy is asked what it would cost.
+pub(super) fn usable(fit: Fit) -> bool {
     !fit.any(Fit::UNUSABLE)
 }
 

@@ -16,10 +16,16 @@ pub struct Raw<'a>(&'a str);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotJson;
 
+impl From<std::str::Utf8Error> for NotJson {
+    fn from(_: std::str::Utf8Error) -> Self {
+        Self
+    }
+}
+
 impl<'a> Raw<'a> {
     /// The one value that `json` is. Time is linear in its length; nesting costs a bit of memory a level, and no stack.
     pub(crate) fn parse(json: &'a [u8]) -> Result<Self, NotJson> {
-        let mut scanner = Scanner::new(std::str::from_utf8(json).map_err(|_| NotJson)?);
+        let mut scanner = Scanner::new(std::str::from_utf8(json)?);
         let raw = Self(scanner.value()?);
         scanner.end()?;
         Ok(raw)
@@ -92,7 +98,7 @@ impl<'a> Members<'a> {
     /// # Errors
     /// If `json` is no text, or begins no object.
     pub(crate) fn of(json: &'a [u8]) -> Result<Self, NotJson> {
-        Self::of_text(std::str::from_utf8(json).map_err(|_| NotJson)?)
+        Self::of_text(std::str::from_utf8(json)?)
     }
 
     /// The members that are left of an object, from the first byte of a name on.
@@ -100,8 +106,7 @@ impl<'a> Members<'a> {
     /// # Errors
     /// If `json` is no text.
     pub(crate) fn within(json: &'a [u8]) -> Result<Self, NotJson> {
-        let text = std::str::from_utf8(json).map_err(|_| NotJson)?;
-        Ok(Self { scanner: Scanner::new(text), next: Next::First })
+        Ok(Self { scanner: Scanner::new(std::str::from_utf8(json)?), next: Next::First })
     }
 
     fn of_text(text: &'a str) -> Result<Self, NotJson> {
