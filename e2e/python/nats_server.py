@@ -1,12 +1,15 @@
 """A real NATS for a test: Debian's `nats-server` on a free port, with JetStream in a folder of its own, ended by its pid;
 and a proxy in front of anything that speaks TCP, which can be cut."""
+import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import threading
 
-from harness import _die_with_parent, answers, eventually
+from harness import _die_with_parent, answers, call, eventually
 
 
 def free_port():
@@ -22,15 +25,17 @@ class Nats:
     def __init__(self, *flags):
         self._dir = tempfile.TemporaryDirectory(prefix="homing-nats-")
         self.port, self._monitor, self._flags = free_port(), free_port(), flags
+        self._data = os.path.join(self._dir.name, "data")
         self.url = f"{'tls' if '--tls' in flags else 'nats'}://127.0.0.1:{self.port}"
         self.start()
 
-    def start(self):
+    def start(self, jetstream=True):
         """Starts it, and waits until it answers."""
+        store = ["-js", "-sd", self._data] if jetstream else []
         with open(os.path.join(self._dir.name, "log"), "ab") as log:
             self.proc = subprocess.Popen(
-                ["nats-server", "-a", "127.0.0.1", "-p", str(self.port), "-m", str(self._monitor), "-js", "-sd",
-                 os.path.join(self._dir.name, "data"), *self._flags],
+                ["nats-server", "-a", "127.0.0.1", "-p", str(self.port), "-m", str(self._monitor),
+                 *store, *self._flags],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, preexec_fn=_die_with_parent)
         eventually(lambda: answers(self._monitor, "/healthz"), "nats-server answers")
 
@@ -38,6 +43,21 @@ class Nats:
         """kill -9."""
         self.proc.kill()
         self.proc.wait()
+
+    def pause(self):
+        """It is there, and answers nothing."""
+        self.proc.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        self.proc.send_signal(signal.SIGCONT)
+
+    def kept(self):
+        """How many values JetStream keeps."""
+        return json.loads(call(self._monitor, "GET", "/jsz")[2])["messages"]
+
+    def wipe(self):
+        """What JetStream keeps is gone; while it is stopped."""
+        shutil.rmtree(self._data)
 
     def close(self):
         self.stop()

@@ -129,12 +129,12 @@ def overrides(backend, mode):
             for router, worker in ((a, "w0"), (b, "w1")):
                 status, headers, _ = router.post("/v1/chat/completions", body(prompt), {"x-homing-worker": worker})
                 assert (status, headers["x-homing-worker"]) == (200, worker)
-            # By then nobody believes that the other has something to do.
-            time.sleep(KNOWN)
+            # What one has to do is told to the other with the next beat at the latest, and counts until then.
+            at_rest(a, b)
             for router, worker in ((a, "w0"), (b, "w1")):
                 status, headers, _ = router.post("/v1/chat/completions", body(prompt))
                 assert headers["x-homing-worker"] == worker, "each prefers what it has warmed"
-            time.sleep(KNOWN)
+            at_rest(a, b)
             first, second = (a, b) if k % 2 else (b, a)
             head = {"x-homing-session-id": f"s{k}"}
             home = first.post("/v1/chat/completions", body(prompt), head)[1]["x-homing-worker"]

@@ -40,8 +40,9 @@ fn json_is_one_object_with_the_figures_of_each_part_that_is_measured() {
         ];
         let replication = [
             "/turn_us",
-            "/messages_per_turn/1000",
-            "/bytes_per_turn/20",
+            "/messages_per_turn/first_1000",
+            "/messages_per_turn/store_200",
+            "/bytes_per_turn/later_20",
             "/register_bytes_alone",
             "/record_bytes",
             "/joins/memory/in_step_s",

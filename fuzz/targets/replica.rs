@@ -21,16 +21,19 @@ fuzz_target!(|data: &[u8]| {
 fn check(message: &Message) {
     let Some(body) = &message.body else { return };
     let entries = match body {
-        Body::Updates(updates) | Body::Chunk { updates, .. } => {
+        Body::Updates { updates, .. } | Body::Chunk { updates, .. } => {
             let fit = updates_that_fit(updates, 1 << 10);
             assert!(fit <= updates.len() && (fit > 0 || updates.is_empty()), "a message would go out empty, for ever");
             assert!(updates.iter().all(|p| p.pool.len() <= NAME_MAX));
             assert!(updates.iter().filter_map(|p| p.home.as_ref()).all(|h| h.worker.len() <= NAME_MAX));
             updates.len()
         }
-        Body::Loads { targets, .. } => targets.len(),
+        Body::Loads(loads) => loads.targets.len(),
         Body::Hello | Body::Fetch { .. } | Body::Bye => 0,
     };
+    if let Body::Updates { loads: Some(loads), .. } = body {
+        assert!(loads.targets.len() <= ENTRIES_MAX);
+    }
     assert!(entries <= ENTRIES_MAX, "more than a message may hold");
     assert_eq!(decode(&encode(message)).as_ref(), Ok(message), "it is understood as the same");
 }

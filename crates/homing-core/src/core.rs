@@ -13,12 +13,14 @@
 //! * `decisions`: the records of what was decided;
 //! * `views`: what people see of workers and partitions;
 //! * `sessions`: what people ask of sessions, and what is kept of them;
-//! * `replicas`: what is shared with other routers.
+//! * `replicas`: what is shared with other routers;
+//! * `news`: who is called when there is something to tell them.
 
 mod decisions;
 mod fleet;
 mod known;
 mod kv;
+mod news;
 mod reload;
 mod replicas;
 mod sessions;
@@ -48,6 +50,7 @@ use crate::select::policy::{Policy, built_in};
 use crate::settings::CoreSettings;
 use crate::time::Time;
 use crate::trust::Turn;
+use news::News;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use replicas::Aside;
 use std::sync::Arc;
@@ -149,6 +152,7 @@ pub struct SelectionCore {
     policies: Policies,
     /// Other routers' bindings to workers that are not known here yet (R23).
     aside: Mutex<Aside>,
+    news: News,
     writer: u32,
 }
 
@@ -189,6 +193,7 @@ impl SelectionCore {
             index_bytes: AtomicUsize::new(0),
             policies: Policies(Box::new(policy)),
             aside: Mutex::default(),
+            news: News::default(),
             // Tells this router's versions from another's: as random as its choices.
             writer: (seed >> 32) as u32 ^ seed as u32,
         }
@@ -203,6 +208,11 @@ impl SelectionCore {
         let more = state.pending().wrapping_sub(before);
         if more != 0 {
             self.pending.fetch_add(more, Ordering::Relaxed);
+        }
+        let news = self.shared && state.take_news();
+        drop(state);
+        if news {
+            self.news.ring();
         }
         changed
     }

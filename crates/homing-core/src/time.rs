@@ -11,6 +11,8 @@ pub struct Time(u64);
 impl Time {
     /// The epoch; handy as "before everything".
     pub const ZERO: Self = Self(0);
+    /// Later than any other; handy as "after everything".
+    pub const FAR: Self = Self(u64::MAX);
 
     /// From Unix microseconds.
     #[must_use]

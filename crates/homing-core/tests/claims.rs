@@ -20,6 +20,7 @@ use homing_core::core::Publication;
 use homing_core::dice::{Dice, SplitMix};
 use homing_core::hash::Prompt;
 use homing_core::settings::{CoreSettings, Mode};
+use homing_core::time::Time;
 use router::{MODEL, Router, key, settings};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -218,7 +219,7 @@ impl Play {
     /// What routers want written, and taken back.
     fn collect(&mut self) {
         for r in 0..ROUTERS {
-            self.writing.extend(self.routers[r].core.publications(usize::MAX));
+            self.writing.extend(self.routers[r].core.publications(Time::FAR, usize::MAX));
             for (.., session) in self.routers[r].core.withdrawals() {
                 let k = session.0 as u32;
                 let ours = |t: &Register| {

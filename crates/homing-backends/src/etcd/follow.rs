@@ -17,8 +17,11 @@ use tokio::sync::mpsc;
 use tonic::Code;
 use tonic::codegen::tokio_stream::{self, StreamExt as _};
 
-/// Keys of a page, where they are small.
-const PAGE: i64 = 2_048;
+/// Keys of a page, where they are small: for each page etcd walks all keys from there to the end, to count them, so that of
+/// a million small pages take minutes.
+const PAGE: i64 = 32_768;
+/// Where etcd is too slow for such a one.
+const SMALL_PAGE: i64 = 2_048;
 /// Largest answer: any one value fits, and what comes of many in one step.
 const ANSWER_MAX: usize = 32 * MESSAGE_MAX;
 /// So long a broken watch may take to go on before it is said.
@@ -163,6 +166,10 @@ async fn list(wire: &Wire, prefix: &[u8], heard: &mpsc::Sender<Heard>) -> Result
                     return Err(Ended::Broken(fault));
                 }
                 limit = (limit / 8).max(1);
+                continue;
+            }
+            Err(_) if limit > SMALL_PAGE => {
+                limit = SMALL_PAGE;
                 continue;
             }
             Err(fault) => return Err(Ended::Broken(fault)),

@@ -1,9 +1,9 @@
 //! Following a bucket: all that is there, then what changes, over outages until nobody wants it.
 //!
 //! An ordered consumer of JetStream sees to holes by itself while the connection stands. After an outage everything is
-//! said anew: the bucket may be another one, and how far we were in it means nothing then.
+//! said anew: the bucket may be another one, and how far we were in it means nothing then. That a value's time is over
+//! the server doesn't say, and nor do we: to count along would take more memory than what the values tell of.
 
-use super::aging::Aging;
 use super::bucket;
 use super::store::{Inner, OPERATION};
 use async_nats::jetstream::Message;
@@ -15,17 +15,13 @@ use homing_runtime::replication::port::Seen;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
 /// Between two beginnings.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A value's end is said so much later than it should have come: the server sweeps its own now and then.
-const LATER: Duration = Duration::from_millis(500);
 /// Before it is in step: so long without a message, and the last ones have ended in the meantime.
 const SILENCE: Duration = Duration::from_secs(2);
-/// An end far away; a clock that is wrong by more than this spoils no arithmetic.
-const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Why following ended.
 enum Ended {
@@ -95,13 +91,11 @@ impl Follower<'_> {
         let losses = state.borrow_and_update().losses;
         let mut gone = self.inner.gone.subscribe();
         self.inner.ensure().await.map_err(|error| failed(error.to_string()))?;
-        let (mut messages, pending, made) = self.consume().await.map_err(failed)?;
+        let (mut messages, pending) = self.consume().await.map_err(failed)?;
         if pending == 0 {
             self.step().await?;
         }
-        let mut aging = Aging::default();
         loop {
-            let next = aging.next();
             tokio::select! {
                 biased;
                 () = self.out.closed() => return Err(Ended::Over),
@@ -112,15 +106,10 @@ impl Follower<'_> {
                 }
                 _ = gone.changed() => return Err(failed("the bucket is gone".to_owned())),
                 message = messages.next() => match message {
-                    Some(Ok(message)) => self.take(message, &made, &mut aging).await?,
+                    Some(Ok(message)) => self.take(message).await?,
                     Some(Err(error)) => return Err(failed(error.to_string())),
                     None => return Err(failed("the server ended it".to_owned())),
                 },
-                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
-                    while let Some(key) = aging.ended(Instant::now()) {
-                        self.say(Seen::Gone { key: key.to_string() }).await?;
-                    }
-                }
                 () = sleep(SILENCE), if !self.in_step => {
                     return Err(failed("what was there ended while it was said".to_owned()));
                 }
@@ -128,8 +117,8 @@ impl Follower<'_> {
         }
     }
 
-    /// Begins to; with how many messages there are, and when that was, by both clocks.
-    async fn consume(&self) -> Result<(Ordered, u64, Made), String> {
+    /// Begins to; with how many messages there are.
+    async fn consume(&self) -> Result<(Ordered, u64), String> {
         let client = &self.inner.line.client;
         let stream = self.inner.jetstream.get_stream_no_info(bucket::stream(&self.inner.bucket));
         let stream = stream.await.map_err(|error| error.to_string())?;
@@ -143,32 +132,23 @@ impl Follower<'_> {
             ..OrderedConfig::default()
         };
         let consumer = stream.create_consumer(config).await.map_err(|error| error.to_string())?;
-        let info = consumer.cached_info();
-        let made = Made { here: Instant::now(), there: info.created.unix_timestamp_nanos() };
-        let pending = info.num_pending;
+        let pending = consumer.cached_info().num_pending;
         let messages = consumer.messages().await.map_err(|error| error.to_string())?;
-        Ok((messages, pending, made))
+        Ok((messages, pending))
     }
 
-    async fn take(
-        &mut self,
-        message: Message,
-        made: &Made,
-        aging: &mut Aging,
-    ) -> Result<(), Ended> {
+    async fn take(&mut self, message: Message) -> Result<(), Ended> {
         let info = message.info().map_err(|error| Ended::Failed(error.to_string()))?;
         let (revision, last) = (info.stream_sequence, info.pending == 0);
-        let published = info.published.unix_timestamp_nanos();
         // Others may write what they like into our bucket; it is passed over.
         if let Some(key) = self.inner.key(&message.subject) {
             let is_marker = message.headers.as_ref().is_some_and(|h| h.get(OPERATION).is_some());
-            if !is_marker {
-                aging.put(&key, revision, made.end(published, self.inner.idle));
-                let value = Bytes::clone(&message.payload);
-                self.say(Seen::Put { key, value, revision }).await?;
-            } else if aging.remove(&key) {
-                self.say(Seen::Gone { key }).await?;
-            }
+            let value = Bytes::clone(&message.payload);
+            self.say(match is_marker {
+                false => Seen::Put { key, value, revision },
+                true => Seen::Gone { key },
+            })
+            .await?;
         }
         if last && !self.in_step {
             self.step().await?;
@@ -184,20 +164,5 @@ impl Follower<'_> {
     async fn say(&mut self, seen: Seen) -> Result<(), Ended> {
         self.spoke = true;
         self.out.send(seen).await.map_err(|_| Ended::Over)
-    }
-}
-
-/// One moment by our clock and by the server's: what was published there ends here by the difference.
-struct Made {
-    here: Instant,
-    /// Nanoseconds of Unix time.
-    there: i128,
-}
-
-impl Made {
-    fn end(&self, published: i128, idle: Duration) -> Instant {
-        let left = published - self.there + i128::try_from(idle.as_nanos()).unwrap_or(i128::MAX);
-        let left = u64::try_from(left.max(0)).map_or(FAR, Duration::from_nanos).min(FAR);
-        self.here + left + LATER
     }
 }

@@ -3,11 +3,10 @@
 //! * `dial`: a connection that makes itself anew, and what is known of it;
 //! * [`link`]: messages; at most once, and nothing is kept for later;
 //! * [`store`]: registers in a bucket that `nats kv` reads too; `bucket`: the stream that it is;
-//! * `follow`: what changes in it; `aging`: what NATS never says, that a value's time is over.
+//! * `follow`: what changes in it.
 //!
 //! Servers from 2.9 on: nothing that came later is used.
 
-mod aging;
 mod bucket;
 mod dial;
 mod follow;

@@ -236,6 +236,31 @@ pub(crate) async fn idle_ends_a_key(stores: &Stores, word: &str, idle: Duration)
     late.until("its end", |f| f.value(&left).is_none() && f.value(&kept).is_none()).await;
 }
 
+/// The same where nobody is told: who comes then hears nothing of it, and it can be created anew.
+pub(crate) async fn idle_ends_a_key_in_silence(stores: &Stores, word: &str, idle: Duration) {
+    let (a, b) = (&*stores[0], &*stores[stores.len() - 1]);
+    let (kept, left) = (format!("{word}.kept"), format!("{word}.left"));
+    let mut revision = done(a, &kept, "1", None).await;
+    let written = tokio::time::Instant::now();
+    let first = done(a, &left, "1", None).await;
+    soon("the end of a key", async {
+        loop {
+            revision = done(a, &kept, "again", Some(revision)).await;
+            let late = Follower::in_step(b).await;
+            assert!(late.value(&kept).is_some(), "it was written again and again");
+            if late.value(&left).is_none() {
+                break;
+            }
+            tokio::time::sleep(idle / 4).await;
+        }
+    })
+    .await;
+    assert!(written.elapsed() >= idle, "not before its time: {:?}", written.elapsed());
+    assert_eq!(set(b, &left, "2", Some(first)).await, Set::Was(None), "it is gone");
+    done(b, &left, "anew", None).await;
+    assert_eq!(Follower::in_step(b).await.value(&left), Some(&b"anew"[..]));
+}
+
 /// Once the server is there a call may still find that the connection isn't.
 pub(crate) async fn eventually(store: &dyn BindingStore, key: &str, expected: Option<u64>) -> Set {
     soon("a write", async {

@@ -36,7 +36,7 @@ async fn it_keeps_the_contract_of_stores() {
 async fn values_end_when_they_have_been_idle() {
     let server = Server::start(JETSTREAM);
     let idle = Duration::from_secs(3);
-    contract::idle_ends_a_key(&stores(&server, idle).await, "idle", idle).await;
+    contract::idle_ends_a_key_in_silence(&stores(&server, idle).await, "idle", idle).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

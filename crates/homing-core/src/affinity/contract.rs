@@ -189,7 +189,7 @@ impl Table {
                 let hit = matches!(hold.kind, HoldKind::Bound { .. });
                 self.entries[slot].spills = 0;
                 let outcome = if hit { Outcome::Hit } else { Outcome::Joined };
-                return self.lease(now, hold, last, outcome);
+                return self.lease(now, hold, last, false, outcome);
             }
             Some(home) if standing(home) == Standing::Departed => {
                 (Some(MoveReason::Departed), Outcome::Rebound)
@@ -202,7 +202,7 @@ impl Table {
                     let spills = &mut self.entries[slot].spills;
                     *spills += 1;
                     if *spills < SPILLS {
-                        return self.lease(now, hold, last, Outcome::Spilled);
+                        return self.lease(now, hold, last, false, Outcome::Spilled);
                     }
                     (Some(MoveReason::Overloaded), Outcome::Rebound)
                 }
@@ -226,7 +226,7 @@ impl Table {
         let last = last || self.entries[slot].is(flag::LAST);
         let version = self.clock.next(now);
         self.bind(now, slot, target, version);
-        self.lease(now, hold, last, outcome)
+        self.lease(now, hold, last, true, outcome)
     }
 
     /// The outcome of a commit that finds the session unbound.
@@ -239,8 +239,15 @@ impl Table {
         }
     }
 
-    /// Turns a hold into a lease on the binding that stands.
-    fn lease(&mut self, now: Time, hold: Hold, last: bool, outcome: Outcome) -> Commit {
+    /// Turns a hold into a lease on the binding that stands; `written`: it has just been.
+    fn lease(
+        &mut self,
+        now: Time,
+        hold: Hold,
+        last: bool,
+        written: bool,
+        outcome: Outcome,
+    ) -> Commit {
         let slot = hold.slot;
         let counted = self.let_go(&hold);
         self.leases += usize::from(!counted);
@@ -254,8 +261,10 @@ impl Table {
         let (epoch, key, target, version) =
             (entry.epoch, entry.key(), entry.bound(), entry.version());
         // What is about to go is not told to be there.
-        if let Some(target) = target.filter(|_| !marked) {
-            self.publish(now, key, version, What::Bound(target));
+        match target.filter(|_| !marked) {
+            Some(target) if written => self.publish(now, key, version, What::Bound(target)),
+            Some(_) => self.publish_use(now, slot),
+            None => {}
         }
         Commit { lease: Some(Lease { slot, epoch }), outcome }
     }
@@ -323,11 +332,10 @@ impl Table {
         if idle && entry.is(flag::LAST) {
             self.remove_binding(now, slot);
         } else if refresh {
-            let told = entry.bound().filter(|_| idle);
-            let (key, version) = (entry.key(), entry.version());
+            let told = idle && entry.is(flag::BOUND);
             self.refresh(now, slot);
-            if let Some(target) = told {
-                self.publish(now, key, version, What::Bound(target));
+            if told {
+                self.publish_use(now, slot);
             }
         } else if idle {
             self.idle_again(now, slot);

@@ -34,6 +34,8 @@ pub(super) mod flag {
     pub(in crate::affinity) const LINKED: u8 = 32;
     /// Not bound; the version is of its removal, kept so that an older update can't undo it (R23).
     pub(in crate::affinity) const REMOVED: u8 = 64;
+    /// Bound, and used since others were told of it last: that waits to be told, too (R23).
+    pub(in crate::affinity) const WAITS: u8 = 128;
 }
 
 /// See the module.

@@ -10,12 +10,6 @@ use super::table::Table;
 use super::version::Version;
 use crate::ids::{SessionKey, Target};
 use crate::time::Time;
-use std::collections::VecDeque;
-
-/// Updates that wait to be published, at most: the oldest go first.
-const OUTBOX: usize = 65_536;
-/// Entries that one look for live leases passes at most.
-const LOOK: u32 = 4096;
 
 /// What a session's register holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,27 +50,7 @@ pub enum Merged {
     Full,
 }
 
-/// What is to be published.
-#[derive(Debug, Default)]
-pub(super) struct Outbox {
-    updates: VecDeque<Update>,
-    /// Where the walk that tells of live leases stands, and when the next step is due.
-    cursor: u32,
-    due: Time,
-}
-
 impl Table {
-    pub(super) fn publish(&mut self, used: Time, key: SessionKey, version: Version, what: What) {
-        if !self.rules.shared {
-            return;
-        }
-        if self.outbox.updates.len() >= OUTBOX {
-            self.outbox.updates.pop_front();
-            self.counters.unpublished += 1;
-        }
-        self.outbox.updates.push_back(Update { key, version, what, used });
-    }
-
     /// A version that was written elsewhere, which later ones of ours must surpass.
     pub(crate) fn saw(&mut self, now: Time, version: Version) {
         // One that can't be true is passed over.
@@ -86,11 +60,6 @@ impl Table {
     /// The version of what is about to be written.
     pub(crate) fn next_version(&mut self, now: Time) -> Version {
         self.clock.next(now)
-    }
-
-    /// The next update for other routers.
-    pub fn poll_update(&mut self) -> Option<Update> {
-        self.outbox.updates.pop_front()
     }
 
     /// Takes in another router's update. Whether its target is known is the caller's to know.
@@ -176,40 +145,6 @@ impl Table {
         }
     }
 
-    /// Somebody has missed what came later than what it tells, and would go on with that for as long as
-    /// its sessions come: it hears it once more.
-    fn tell_again(&mut self, now: Time, slot: u32) {
-        let entry = &self.entries[slot];
-        let what = entry.bound().map_or(What::Removed, What::Bound);
-        let used = if entry.pinned() { now } else { entry.idle_since };
-        // What is about to go is told when it goes.
-        if !entry.is(flag::LAST) {
-            self.publish(used, entry.key(), entry.version(), what);
-        }
-    }
-
-    /// Tells other routers of the bindings in use, a third of the time-to-live after the last time, a
-    /// part of the table at each call.
-    pub fn tell(&mut self, now: Time) {
-        if !self.rules.shared || now < self.outbox.due {
-            return;
-        }
-        let end = self.entries.end();
-        let to = end.min(self.outbox.cursor.saturating_add(LOOK));
-        for slot in self.outbox.cursor..to {
-            let Some(entry) = self.entries.get(slot) else { continue };
-            let Some(target) = entry.bound() else { continue };
-            if entry.leases > 0 && !entry.is(flag::LAST) {
-                let (key, version) = (entry.key(), entry.version());
-                self.publish(now, key, version, What::Bound(target));
-            }
-        }
-        self.outbox.cursor = to;
-        if to == end {
-            (self.outbox.cursor, self.outbox.due) = (0, now + self.rules.ttl / 3);
-        }
-    }
-
     /// The registers among the next `most` entries from `*cursor` on that were written or used since, as updates, into
     /// `out`. False: there are no more.
     pub fn registers(
@@ -237,12 +172,6 @@ impl Table {
         }
         *cursor = end;
         end < self.entries.end()
-    }
-
-    /// When [`Self::tell`] has something to do next.
-    #[must_use]
-    pub fn next_tell(&self) -> Option<Time> {
-        (self.rules.shared && self.leases > 0).then_some(self.outbox.due)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::affinity::by_hand::{ByHand, SECOND, TTL, at, key, live, rules};
+use crate::affinity::outbox::OUTBOX;
 use crate::affinity::version::AHEAD;
 use crate::affinity::{Check, Outcome, Plan, Resolved, Rules, Standing};
 use crate::settings::{Mode, OnFull};
@@ -24,7 +25,7 @@ fn version(sequence: u64, writer: u32) -> Version {
 
 impl ByHand {
     fn outbox(&mut self) -> Vec<Update> {
-        std::iter::from_fn(|| self.table.poll_update()).collect()
+        std::iter::from_fn(|| self.table.poll_update(Time::FAR)).collect()
     }
 
     fn merge(&mut self, update: Update) -> Merged {
@@ -504,6 +505,46 @@ fn r23_commits_last_releases_and_removals_are_told_and_nothing_else_is() {
 }
 
 #[test]
+fn r23_uses_wait_for_a_part_of_the_time_to_live_and_go_once() {
+    let mut t = router(1);
+    let due = |t: &mut ByHand| {
+        let now = t.now;
+        std::iter::from_fn(|| t.table.poll_update(now)).collect::<Vec<_>>()
+    };
+    t.turn(0, 1);
+    assert!(t.table.take_news());
+    let first = due(&mut t);
+    assert_eq!(first.len(), 1, "that it lives there is told at once");
+    let waits = t.table.next_update().unwrap();
+    assert_eq!(waits, t.now + TTL / 16);
+    // However often it is used, nobody's knowledge of that gets older.
+    while t.now < waits {
+        t.turn(0, 1);
+        assert_eq!((due(&mut t), t.table.take_news()), (vec![], false));
+        t.pass(SECOND / 2);
+    }
+    let told = due(&mut t);
+    assert_eq!(told, [Update { used: t.now - SECOND / 2, ..first[0] }]);
+    assert_eq!(t.table.next_update(), None);
+    // What is over meanwhile isn't told to be there.
+    t.turn(0, 1);
+    assert!(t.table.take_news(), "whoever sleeps until something is due must know");
+    t.table.unbind(t.now, key(0));
+    assert_eq!(due(&mut t).len(), 1);
+    t.pass(TTL / 16);
+    assert_eq!(due(&mut t), []);
+    // Of one in use it is told that it is.
+    let lease = t.begin(0, 1);
+    due(&mut t);
+    let second = t.begin(0, 1);
+    t.pass(TTL / 16);
+    assert_eq!(due(&mut t).len(), 1);
+    t.end(lease);
+    t.end(second);
+    assert_eq!((due(&mut t), t.outbox().len()), (vec![], 1), "all that waits can be had");
+}
+
+#[test]
 fn r23_what_is_in_use_is_told_every_third_of_its_time() {
     let mut t = ByHand::writing(sharing(100_000), 1);
     const N: u32 = 6000;
@@ -544,11 +585,18 @@ fn r23_what_is_in_use_is_told_every_third_of_its_time() {
 #[test]
 fn f42_what_waits_to_be_told_is_bounded_and_the_oldest_goes() {
     let mut t = ByHand::writing(sharing(1_000_000), 1);
-    let many = OUTBOX as u32 / 2 + 5;
+    let many = 2 * OUTBOX as u32 + 5;
     (0..many).for_each(|k| t.turn_unchecked(k, 0));
-    assert_eq!(t.table.counters().unpublished, 10, "each turn tells twice");
-    let told = t.outbox();
-    assert_eq!((told.len(), told[0].key), (OUTBOX, key(5)));
+    let lost = OUTBOX as u64 + 5 + 5;
+    assert_eq!(t.table.counters().unpublished, lost, "each turn tells of a write and a use");
+    // Those that were used wait, but not that many.
+    let now = t.now;
+    let told: Vec<_> = std::iter::from_fn(|| t.table.poll_update(now)).collect();
+    assert_eq!((told.len(), told[0].key), (2 * OUTBOX, key(OUTBOX as u32 + 5)));
+    assert_eq!(told[OUTBOX].key, key(5));
+    assert_eq!(t.outbox().len(), OUTBOX);
+    t.turn_unchecked(5, 0);
+    assert_eq!(t.outbox().len(), 1, "whose place was taken is told of again");
 }
 
 #[test]

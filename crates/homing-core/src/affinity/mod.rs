@@ -3,7 +3,8 @@
 //! * [`table`]: the bindings, who holds them, and when they expire;
 //! * [`contract`]: what a hold may do at each step of its request, rule by rule;
 //! * [`outcome`]: what is told of it;
-//! * [`merge`]: what other routers bound, and what they hear of ours (R23);
+//! * [`merge`]: what other routers bound (R23);
+//! * `outbox`: what they hear of ours, and when;
 //! * [`quota`]: how many bindings a tenant may have, and has;
 //! * [`saved`]: what is kept over a restart (R25);
 //! * [`version`]: the registers' clock;
@@ -21,6 +22,7 @@ pub mod contract;
 mod entry;
 mod idle;
 pub mod merge;
+mod outbox;
 pub mod outcome;
 pub mod quota;
 pub mod saved;

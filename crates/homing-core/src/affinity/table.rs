@@ -8,7 +8,8 @@
 //! longest-idle binding is the first that is not in use (R15).
 
 use super::entry::{Entry, NONE, Slab, flag};
-use super::merge::{Outbox, What};
+use super::merge::What;
+use super::outbox::Outbox;
 use super::outcome::Counters;
 use super::quota::{NOBODY, Seats};
 use super::version::{Clock, Version};

@@ -106,9 +106,10 @@ enum Leads {
 }
 
 impl SelectionCore {
-    /// The next bindings that other routers shall hear of, at most `most` (and those of one look more).
+    /// The next bindings that other routers shall hear of, at most `most` (and those of one look more): those that were
+    /// written, and those that were only used and have waited for it until `by`.
     #[must_use]
-    pub fn publications(&self, most: usize) -> Vec<Publication> {
+    pub fn publications(&self, by: Time, most: usize) -> Vec<Publication> {
         let mut all = Vec::new();
         if !self.shared {
             return all;
@@ -120,7 +121,8 @@ impl SelectionCore {
             while all.len() < most {
                 {
                     let mut state = cell.state.lock();
-                    updates.extend(std::iter::from_fn(|| state.poll_update()).take(TAKEN_AT_ONCE));
+                    updates
+                        .extend(std::iter::from_fn(|| state.poll_update(by)).take(TAKEN_AT_ONCE));
                 }
                 if updates.is_empty() {
                     break;

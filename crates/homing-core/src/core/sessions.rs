@@ -8,6 +8,7 @@ use crate::affinity::saved::Kept;
 use crate::affinity::table::SessionView;
 use crate::fleet::Life;
 use crate::ids::{PartitionId, Role, SessionKey, WorkerId};
+use crate::partition::Partition;
 use crate::time::Time;
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,8 +99,8 @@ impl SelectionCore {
 
     /// Removes a binding at once; running requests keep their streams. False if it wasn't bound.
     pub fn unbind(&self, now: Time, partition: PartitionId, key: SessionKey) -> bool {
-        self.cell(partition)
-            .is_some_and(|c| c.state.lock().table_mut().is_some_and(|t| t.unbind(now, key)))
+        let remove = |s: &mut Partition| s.table_mut().is_some_and(|table| table.unbind(now, key));
+        self.cell(partition).is_some_and(|cell| self.with(&cell, remove))
     }
 
     // === over a restart ===

@@ -4,7 +4,8 @@
 //! * `paths`: which blocks the requests of one target occupy together;
 //! * [`pace`]: how long a target takes, learned from what it did;
 //! * [`peers`]: what other routers have booked;
-//! * [`report`]: what engines say that they have to do, and what that shows beyond all bookings.
+//! * [`report`]: what engines say that they have to do, and what that shows beyond all bookings;
+//! * [`teller`]: when other routers are told what is booked here.
 
 mod ledger;
 pub mod pace;
@@ -12,6 +13,7 @@ mod paces;
 mod paths;
 pub mod peers;
 pub mod report;
+pub mod teller;
 
 pub(crate) use ledger::{Booking, Claimed, Freed, Ledger};
 pub use pace::Pace;

@@ -29,6 +29,7 @@ impl Partition {
     pub(super) fn booked(&mut self, worker: WorkerId, demand: &Demand) {
         let blocks = demand.tokens.div_ceil(block_of(demand.unit));
         self.usual.add(u64::from(demand.tokens), u64::from(blocks));
+        self.loads_changed = true;
         self.reassess(Some(worker));
     }
 
@@ -47,6 +48,7 @@ impl Partition {
     ) -> WorkerId {
         self.note_time(now);
         let Freed { worker, decoded, settled } = self.ledger.free(now, booking, well);
+        self.loads_changed = true;
         self.note_load(worker, rank);
         self.learn(worker, &settled, decoded.as_ref());
         self.reports.ended(worker, rank);

@@ -109,6 +109,8 @@ pub struct Partition {
     turnover: Turnover,
     /// The latest time that it was told.
     latest: Time,
+    /// Something is booked, computed or over of which other routers are to hear.
+    loads_changed: bool,
     policy: Box<dyn Policy>,
     dice: SplitMix,
     /// A worker was lost, and not all who wait have looked since: one of them may wait in vain (F43).
@@ -168,6 +170,7 @@ impl Partition {
             budget: Budget::default(),
             turnover: Turnover::default(),
             latest: Time::ZERO,
+            loads_changed: false,
             policy,
             dice: SplitMix::new(seed),
             worker_lost: false,
@@ -391,9 +394,21 @@ impl Partition {
         self.lines.outputs.len()
     }
 
-    /// The next binding that other routers shall hear of.
-    pub fn poll_update(&mut self) -> Option<Update> {
-        self.table.as_mut()?.poll_update()
+    /// The next binding that other routers shall hear of, of those that have waited for that until `by`.
+    pub fn poll_update(&mut self, by: Time) -> Option<Update> {
+        self.table.as_mut()?.poll_update(by)
+    }
+
+    /// When the next one is due.
+    #[must_use]
+    pub fn next_update(&self) -> Option<Time> {
+        self.table.as_ref()?.next_update()
+    }
+
+    /// Whether other routers are to hear of something new.
+    pub fn take_news(&mut self) -> bool {
+        let of_sessions = self.table.as_mut().is_some_and(Table::take_news);
+        std::mem::take(&mut self.loads_changed) || of_sessions
     }
 
     /// Another router's binding. `None`: sessions are passive here.

@@ -80,12 +80,14 @@ impl Partition {
             Step::FirstToken => {
                 self.records.first_token(now, live.record);
                 let (worker, settled) = self.ledger.first_token(now, &live.booking, true);
+                self.loads_changed = true;
                 self.note_load(worker, live.forecast.rank);
                 self.learn(worker, &settled, None);
                 self.eased(worker);
             }
             Step::Answered => {
                 let (worker, _) = self.ledger.first_token(now, &live.booking, false);
+                self.loads_changed = true;
                 self.note_load(worker, live.forecast.rank);
                 self.eased(worker);
             }

@@ -6,6 +6,7 @@ use super::world::*;
 use homing_core::ask::{Admission, Dispatch};
 use homing_core::fleet::{FleetChange, Probe, ServedName, WorkerSpec};
 use homing_core::hash::Prompt;
+use homing_core::time::Time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -57,7 +58,7 @@ fn r23_polling_beside_a_growing_fleet_comes_to_an_end() {
                     let (live, _) = core.commit(now, checked);
                     core.finish(now, live);
                 }
-                told += core.publications(usize::MAX).len();
+                told += core.publications(Time::FAR, usize::MAX).len();
                 if last {
                     break;
                 }
@@ -71,6 +72,6 @@ fn r23_polling_beside_a_growing_fleet_comes_to_an_end() {
     let told: usize = end() + end();
     assert!(told >= 16, "{told}");
     assert_eq!(core.partitions().len(), ROUNDS + 1);
-    assert!(core.publications(1).is_empty());
+    assert!(core.publications(Time::FAR, 1).is_empty());
     core.check();
 }

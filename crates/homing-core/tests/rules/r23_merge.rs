@@ -6,6 +6,7 @@ use homing_core::affinity::merge::Merged;
 use homing_core::affinity::version::Version;
 use homing_core::core::{Home, Publication, Received};
 use homing_core::settings::CoreSettings;
+use homing_core::time::Time;
 use std::time::Duration;
 
 fn shared() -> CoreSettings {
@@ -26,7 +27,7 @@ fn two() -> (World, World) {
 
 /// What a router has to tell.
 fn told(w: &World) -> Vec<Publication> {
-    w.core.publications(usize::MAX)
+    w.core.publications(Time::FAR, usize::MAX)
 }
 
 fn hears(w: &World, p: &Publication) -> Received {

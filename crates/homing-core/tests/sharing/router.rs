@@ -102,7 +102,7 @@ impl Router {
 
     /// All that others shall hear.
     pub(crate) fn told(&mut self) -> Vec<Publication> {
-        self.core.publications(usize::MAX)
+        self.core.publications(Time::FAR, usize::MAX)
     }
 
     pub(crate) fn hear(&mut self, publication: Publication) -> Received {

@@ -25,13 +25,13 @@ use homing_core::ask::{Claimed, Claiming};
 use homing_core::core::{Publication, Received};
 use homing_core::ids::SessionKey;
 use homing_core::time::Time;
-use homing_wire::replica::Head;
+use homing_wire::replica::{Head, READS};
 use port::{BindingStore, Bus, Deliveries};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 use talk::Talk;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// What the settings say of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,16 +67,21 @@ impl Replication {
             writer: shell.core().writer(),
             boot: shell.now().as_micros(),
             group: group(shell),
+            reads: READS,
             ..Head::default()
         };
         let Ports { bus, store } = ports;
         counts.over(bus.is_some(), store.is_some());
         let mut joins = Vec::new();
+        let bells = [Arc::new(Notify::new()), Arc::new(Notify::new())];
+        let [of_talk, of_store] = bells.clone();
+        shell.core().on_news(move || bells.iter().for_each(|bell| bell.notify_one()));
         let over = life.finished();
         let store = store.map(|store| {
             let (joined, wait) = oneshot::channel();
             joins.push(wait);
-            let store = Store::new(shell.clone(), store, counts.clone(), rules, head.group);
+            let store =
+                Store::new(shell.clone(), store, counts.clone(), rules, head.group, of_store);
             life.spawn(store.clone().follow(joined, over.clone()));
             life.spawn(store.clone().write(over.clone()));
             life.spawn(store.clone().hold_claims(over.clone()));
@@ -86,7 +91,8 @@ impl Replication {
             let (joined, wait) = oneshot::channel();
             joins.push(wait);
             let bindings = store.is_none();
-            let talk = Talk::new(shell.clone(), bus, counts.clone(), bindings, head, joined);
+            let talk =
+                Talk::new(shell.clone(), bus, counts.clone(), bindings, head, joined, of_talk);
             life.spawn(talk.run(deliveries, over.clone()));
         }
         let hold = shell.hold_readiness("what other routers know");

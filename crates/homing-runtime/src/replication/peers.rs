@@ -53,6 +53,8 @@ struct Peer {
     gone: bool,
     /// It has been said that it is silent.
     silent: bool,
+    /// How much of the language it reads, as it has said.
+    reads: u64,
     /// How often it has counted on, one by one, from where it had been before; and where it is there.
     behind: (u32, u64),
 }
@@ -116,12 +118,15 @@ impl Peers {
             }
             let (boot, heard) = (head.boot, now);
             let (gone, silent, behind) = Default::default();
-            let peer = Peer { boot, sequence, heard, clock, missing, gone, silent, behind };
+            let reads = head.reads;
+            let peer = Peer { boot, sequence, heard, clock, missing, gone, silent, reads, behind };
             self.known.insert(head.writer, peer);
             return if before.is_some() { Heard::Anew } else { Heard::InOrder };
         };
         let peer = self.known.entry(head.writer).or_insert(peer);
         (peer.heard, peer.gone, peer.silent) = (now, false, false);
+        // Of a message that is not known here that isn't known.
+        peer.reads = peer.reads.max(head.reads);
         if head.sequence == 0 {
             return Heard::InOrder;
         }
@@ -192,6 +197,11 @@ impl Peers {
         self.known.values().filter(|peer| !peer.gone).count()
     }
 
+    /// Whether all who are there read so much.
+    pub(super) fn all_read(&self, much: u64) -> bool {
+        self.known.values().all(|peer| peer.gone || peer.reads >= much)
+    }
+
     /// We have nothing: the one who is there for longest is asked for all it has. False: nobody is there.
     pub(super) fn ask_for_all(&mut self) -> bool {
         let here = self.known.iter_mut().filter(|(_, peer)| !peer.gone);
@@ -213,6 +223,19 @@ impl Peers {
     /// Whether something of somebody who is there is missing.
     pub(super) fn in_step(&self) -> bool {
         self.asked.is_none() && self.known.values().all(|peer| peer.gone || peer.missing.is_none())
+    }
+
+    /// Whether somebody who is there is to be asked, and nobody has been.
+    pub(super) fn wants_to_ask(&self) -> bool {
+        self.asked.is_none() && !self.in_step()
+    }
+
+    /// When [`Self::next_question`] is to be called, as far as that is known.
+    pub(super) fn next_ask(&self, now: Time) -> Option<Time> {
+        match &self.asked {
+            Some(asked) => Some(asked.at + PATIENCE),
+            None => self.wants_to_ask().then_some(now),
+        }
     }
 
     /// What is to be asked now, if anything.

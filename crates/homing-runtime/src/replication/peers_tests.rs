@@ -7,7 +7,7 @@ fn at(seconds: u64) -> Time {
 }
 
 fn head(writer: u32, boot: u64, sequence: u64, clock: Time) -> Head {
-    Head { writer, boot: at(boot).as_micros(), sequence, now: clock, group: 0 }
+    Head { writer, boot: at(boot).as_micros(), sequence, now: clock, ..Head::default() }
 }
 
 /// Two routers that are in step.

@@ -129,7 +129,7 @@ pub enum Seen {
         /// Of the write.
         revision: u64,
     },
-    /// It is gone: removed, or its time is over.
+    /// It is gone: removed; or its time is over, where the backend says that (NATS doesn't).
     Gone {
         /// Which.
         key: String,

@@ -1,6 +1,7 @@
 //! Whole shells that share over a bus and a store in memory: what one does the others know, whatever is lost on the way.
 
 use super::fake::{Shelf, Wire};
+use super::port::Delivery;
 use super::*;
 use crate::guard::{Live, Unsent};
 use crate::testing::{ask, eventually, register, settings, stats};
@@ -133,7 +134,7 @@ fn register_of(router: &Router, session: &str, home: &str) -> Publication {
 /// Of a router that began long ago in the group of this one.
 fn head_of(router: &Router) -> Head {
     let (now, group) = (router.shell.now(), group(&router.shell));
-    Head { writer: 77, boot: 1, sequence: 1, now, group }
+    Head { writer: 77, boot: 1, sequence: 1, now, group, reads: 0 }
 }
 
 fn say(wire: &Wire, head: Head, body: Body) {
@@ -298,6 +299,57 @@ async fn routers_see_each_others_load_and_it_goes() {
     b.end().await;
 }
 
+/// What router `of` says from now on, until `done`.
+async fn until(heard: &mut Deliveries, of: u32, done: impl Fn(&[Body]) -> bool) -> Vec<Body> {
+    let mut said = Vec::new();
+    let patience = std::time::Instant::now() + Duration::from_secs(20);
+    while !done(&said) {
+        assert!(std::time::Instant::now() < patience, "{said:?}");
+        let wait = tokio::time::timeout(Duration::from_secs(20), heard.recv());
+        let Ok(Some(Delivery::Message(bytes))) = wait.await else { continue };
+        let message = homing_wire::replica::decode(&bytes).unwrap();
+        if message.head.writer == of {
+            assert_eq!(message.head.reads, READS);
+            said.extend(message.body);
+        }
+    }
+    said
+}
+
+/// A rolling upgrade: bindings and load go in one message once all that are there read that, and apart before.
+#[tokio::test]
+async fn r23_bindings_and_load_go_apart_while_somebody_of_an_earlier_release_is_there() {
+    let wire = Arc::new(Wire::default());
+    let a = Router::on(&wire, 1);
+    a.ready().await;
+    let (_, mut heard) = wire.join(77);
+    let loaded = |body: &Body| match body {
+        Body::Loads(loads) => loads.targets.iter().any(|(.., load)| load.active_requests > 0),
+        _ => false,
+    };
+    let tells = |body: &Body| matches!(body, Body::Updates { .. });
+    let along = |body: &Body| matches!(body, Body::Updates { loads: Some(_), .. });
+    for (life, reads) in [(1, 0), (2, READS)] {
+        let head = Head { boot: life, reads, ..head_of(&a) };
+        say(&wire, head, Body::Hello);
+        eventually("it is there", || metric(&a, "homing_replication_peers 1")).await;
+        // It is seen in its new life, and what it asks for is answered.
+        until(&mut heard, a.me(), |said| said.iter().any(|b| matches!(b, Body::Loads(_)))).await;
+        let running = a.turn(&format!("s{life}")).await;
+        if reads == 0 {
+            let done = |said: &[Body]| said.iter().any(tells) && said.iter().any(loaded);
+            let said = until(&mut heard, a.me(), done).await;
+            assert!(!said.iter().any(along), "{said:?}");
+        } else {
+            until(&mut heard, a.me(), |said| said.iter().any(along)).await;
+        }
+        drop(running);
+        let over = || a.active() == 0;
+        eventually("it is over", over).await;
+    }
+    a.end().await;
+}
+
 #[tokio::test]
 async fn what_is_foreign_newer_or_forged_disturbs_nothing() {
     let wire = Arc::new(Wire::default());
@@ -313,7 +365,7 @@ async fn what_is_foreign_newer_or_forged_disturbs_nothing() {
         let mut register = register_of(&a, "forged", home);
         register.home.as_mut().unwrap().rank = Some(homing_core::ids::DpRank(rank));
         let head = Head { writer: 77, boot: 1, sequence: 1, ..head_of(&a) };
-        say(&wire, head, Body::Updates(vec![register]));
+        say(&wire, head, Body::Updates { updates: vec![register], loads: None });
     }
     let _ = stranger.whole("s").await;
     let (home, _) = a.whole("s").await;
@@ -340,7 +392,7 @@ async fn what_is_said_of_a_far_time_moves_nothing() {
         for used in [a.shell.now(), Time::from_micros(1)] {
             let mut register = register_of(&a, "far", "w1");
             (register.version.sequence, register.used) = (sequence, used);
-            say(&wire, head_of(&a), Body::Updates(vec![register]));
+            say(&wire, head_of(&a), Body::Updates { updates: vec![register], loads: None });
         }
     }
     // In the name of one of them, of another life, of another time and far in its count.

@@ -1,7 +1,8 @@
 //! Bindings in a store that all routers share (R24): each session is one register there, written by compare-and-set.
 //!
 //! A first turn is made known before its dispatch ([`Store::claim`]); whatever is bound, used or removed follows behind
-//! the requests; what others write is followed. A bound turn waits for nothing here.
+//! the requests; what others write is followed. A bound turn waits for nothing here. Who writes sleeps until the core, or
+//! one of the others here, has something for it.
 
 mod claims;
 mod follow;
@@ -16,17 +17,18 @@ use follow::Listed;
 use homing_core::ask::Claimed;
 use homing_core::core::Publication;
 use homing_core::ids::{Role, SessionKey};
+use homing_core::time::Time;
 use homing_wire::replica::{Record, RecordKind, ReplicaError};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How often what has happened is written.
+/// How often what has happened is written at most.
 const TICK: Duration = Duration::from_millis(10);
 /// Writes that are under way at once.
 const AT_ONCE: usize = 64;
@@ -37,6 +39,8 @@ const TRIES: usize = 8;
 /// Where the store can't be reached: how often it is asked whether it is there again. Nothing else would find out: a
 /// router that refuses first turns meanwhile has nothing to write.
 const AGAIN: Duration = Duration::from_millis(250);
+/// It is looked whether there is something to write so often though nobody calls.
+const LOOK: Duration = Duration::from_secs(1);
 /// Revisions of late writes that are kept: a write that knows its register's needs one round trip.
 const REVISIONS: usize = 32_768;
 
@@ -63,6 +67,8 @@ pub(crate) struct Store {
     listed: Listed,
     /// Registers that could not be written.
     left: Mutex<BTreeMap<String, Publication>>,
+    /// Rung by the core, and by whoever leaves something to be written.
+    bell: Arc<Notify>,
 }
 
 /// The last of two generations: when one is full, the one before goes.
@@ -105,6 +111,7 @@ impl Store {
         counts: Arc<Counts>,
         rules: Rules,
         group: u64,
+        bell: Arc<Notify>,
     ) -> Arc<Self> {
         Arc::new(Self {
             shell,
@@ -120,6 +127,7 @@ impl Store {
             writing: Arc::new(Semaphore::new(AT_ONCE)),
             listed: Listed::default(),
             left: Mutex::default(),
+            bell,
         })
     }
 
@@ -219,6 +227,8 @@ impl Store {
     fn failed(&self, error: &PortError) {
         if !self.down.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "the shared store of sessions can't be used");
+            // It is to be asked from now on whether it is there again.
+            self.bell.notify_one();
         }
         self.counts.up(Over::Store, false);
     }
@@ -235,8 +245,10 @@ impl Store {
         let mut tasks = JoinSet::new();
         let mut again = tokio::time::Instant::now();
         loop {
-            let is_over = over.run_until_cancelled(tokio::time::sleep(TICK)).await.is_none();
-            for publication in self.shell.core().publications(PENDING_MAX) {
+            let is_over = over.run_until_cancelled(self.wait()).await.is_none();
+            self.shell.core().hears_news();
+            let by = if is_over { Time::FAR } else { self.shell.now() };
+            for publication in self.shell.core().publications(by, PENDING_MAX) {
                 let key = key_of(&publication.pool, publication.role, publication.key);
                 let mut left = self.left.lock();
                 if left.len() < PENDING_MAX || left.contains_key(&key) {
@@ -272,6 +284,20 @@ impl Store {
             }
         }
         while tasks.join_next().await.is_some() {}
+    }
+
+    /// Until there is something to do: not at once, so that what happens together is written together.
+    async fn wait(&self) {
+        let busy = self.down.load(Ordering::Relaxed)
+            || self.doubted.load(Ordering::Relaxed)
+            || !self.left.lock().is_empty();
+        if !busy {
+            let now = self.shell.now();
+            let due = self.shell.core().next_publication().map_or(LOOK, |due| due.since(now));
+            // Either way there is something to do.
+            let _ = tokio::time::timeout(due.min(LOOK), self.bell.notified()).await;
+        }
+        tokio::time::sleep(TICK).await;
     }
 
     /// Asks a store that is down whether it is there again.

@@ -12,7 +12,15 @@ fn talk() -> Talk {
     let _ = register(&shell, "w1");
     let (bus, _) = Arc::new(Wire::default()).join(1);
     let head = Head { writer: 1, ..Head::default() };
-    Talk::new(shell, bus, Arc::new(Counts::default()), true, head, oneshot::channel().0)
+    Talk::new(
+        shell,
+        bus,
+        Arc::new(Counts::default()),
+        true,
+        head,
+        oneshot::channel().0,
+        Arc::default(),
+    )
 }
 
 #[test]
@@ -23,11 +31,12 @@ fn of_workers_and_ranks_that_are_not_here_nothing_is_kept() {
     for n in 0..100_u32 {
         let unknown = (0..100).map(|k| at(&format!("{n}-{k}"), 0));
         let ranks = (1..100).map(|rank| at("w1", rank));
-        talk.hear_loads(n % 3 + 2, false, unknown.chain(ranks).chain([at("w1", 0)]).collect());
+        let targets = unknown.chain(ranks).chain([at("w1", 0)]).collect();
+        talk.hear_loads(n % 3 + 2, Loads { whole: false, targets });
         assert!(talk.kept() <= 3, "{}", talk.kept());
     }
     assert_eq!(talk.kept(), 3, "what is here counts");
-    talk.hear_loads(2, true, Vec::new());
+    talk.hear_loads(2, Loads { whole: true, targets: Vec::new() });
     talk.forget(3);
     assert_eq!(talk.kept(), 1);
     let workers = talk.shell.core().workers();

@@ -1,22 +1,20 @@
 //! What routers tell each other while a trace is played (R23): the calls and the rhythm of production. What has happened
-//! to bindings goes out together at the next tick; what is booked where, once it has changed, somewhat less often; and
-//! both take their time on the way. Nothing is lost here, so nobody need ask for what he missed.
+//! to bindings goes out together at the next tick, what is booked where along with it, or by itself where the core's own
+//! [`Teller`] says so; and both take their time on the way. Nothing is lost here, so nobody need ask for what he missed.
 
 use super::world::{Due, World};
 use homing_core::core::Publication;
 use homing_core::ids::DpRank;
 use homing_core::load::PeerLoad;
+use homing_core::load::teller::{Loads, Teller};
 use homing_core::time::Time;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often what has happened goes out.
 const TICK: Duration = Duration::from_millis(10);
-/// How often changed load does,
-const LOAD_EVERY: Duration = Duration::from_millis(20);
-/// and where nothing but answers has grown.
-const GROWTH_EVERY: Duration = Duration::from_millis(200);
+/// Messages that a turn may cost.
+const PER_TURN: u32 = 2;
 
 /// What routers tell each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +23,7 @@ pub struct Sharing {
     pub bindings: bool,
     /// What each has booked on whom.
     pub load: bool,
-    /// How long a message takes, after what it tells has gathered for 10 ms (load: 20 ms).
+    /// How long a message takes, after what it tells has gathered.
     pub delay: Duration,
 }
 
@@ -57,16 +55,17 @@ impl Sharing {
     }
 }
 
-type Loads = BTreeMap<(Arc<str>, DpRank), PeerLoad>;
-
-/// What one router has told the others.
-#[derive(Debug, Default)]
-pub(super) struct Teller {
-    /// When it looks what there is to tell.
+/// What one router has told the others, and when it looks what there is to tell.
+#[derive(Debug)]
+pub(super) struct Telling {
     due: Option<Time>,
-    told: Loads,
-    told_at: Time,
-    grown_at: Time,
+    teller: Teller,
+}
+
+impl Default for Telling {
+    fn default() -> Self {
+        Self { due: None, teller: Teller::new(Time::ZERO, PER_TURN) }
+    }
 }
 
 /// On its way to all others.
@@ -104,31 +103,18 @@ impl World<'_> {
             return;
         }
         teller.due = None;
-        let bindings = core.publications(usize::MAX);
-        let (mut loads, mut later) = (Vec::new(), None);
+        let bindings = core.publications(now, usize::MAX);
+        let (mut loads, mut later) = (Vec::new(), core.next_publication());
         if self.config.sharing.load {
             let mut there = Loads::new();
             core.own_loads(|worker, rank, load| {
                 there.insert((worker.clone(), rank), load);
             });
-            let empty = PeerLoad::default();
-            let before = |at: &(Arc<str>, DpRank)| teller.told.get(at).copied().unwrap_or(empty);
-            let over = teller.told.keys().filter(|at| !there.contains_key(*at));
-            let over = over.map(|at| (at.clone(), empty));
-            let now_there = there.iter().map(|(at, load)| (at.clone(), *load));
-            let changed: Vec<_> =
-                now_there.chain(over).filter(|(at, load)| before(at) != *load).collect();
-            let grown_only = changed.iter().all(|(at, load)| is_same_but_grown(load, &before(at)));
-            let due = match grown_only {
-                true => teller.grown_at + GROWTH_EVERY,
-                false => teller.told_at + LOAD_EVERY,
-            };
-            if changed.is_empty() {
-            } else if now < due {
-                later = Some(due);
-            } else {
-                (teller.told, teller.told_at, teller.grown_at) = (there, now, now);
-                loads = changed.into_iter().map(|((w, rank), load)| (w, rank, load)).collect();
+            let word = teller.teller.look(now, there, !bindings.is_empty());
+            loads = word.map(|word| word.targets).unwrap_or_default();
+            if teller.teller.is_behind() {
+                let look = teller.teller.next_look();
+                later = Some(later.map_or(look, |later| later.min(look)));
             }
         }
         if let Some(due) = later {
@@ -158,12 +144,6 @@ impl World<'_> {
             self.set_timer(now, at);
         }
     }
-}
-
-/// Whether nothing has happened but that answers have grown.
-fn is_same_but_grown(now: &PeerLoad, told: &PeerLoad) -> bool {
-    (now.active_requests, now.decoding, now.prefill_tokens)
-        == (told.active_requests, told.decoding, told.prefill_tokens)
 }
 
 fn micros(d: Duration) -> u64 {

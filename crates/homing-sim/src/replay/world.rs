@@ -4,7 +4,7 @@
 use super::flight::{Flight, State};
 use super::outcome::{Outcome, SAMPLES, Sample};
 use super::router::Router;
-use super::share::{Message, Teller};
+use super::share::{Message, Telling};
 use super::{Config, ReplayError, kv};
 use crate::engine::fast::{FastEngine, FastMetrics, FastOutput};
 use crate::trace::Trace;
@@ -71,7 +71,7 @@ pub(super) struct World<'a> {
     /// When each engine was last promised to be called.
     promised: Vec<Option<Time>>,
     pub(super) routers: Vec<Router>,
-    pub(super) tellers: Vec<Teller>,
+    pub(super) tellers: Vec<Telling>,
     /// The next one's number, and those on their way.
     pub(super) messages: (u64, BTreeMap<u64, Message>),
     pub(super) flights: Vec<Option<Flight>>,
@@ -109,7 +109,7 @@ impl<'a> World<'a> {
             next_life: workers as u32,
             promised: vec![None; workers],
             routers: routers?,
-            tellers: (0..config.replicas).map(|_| Teller::default()).collect(),
+            tellers: (0..config.replicas).map(|_| Telling::default()).collect(),
             messages: Default::default(),
             flights: trace.requests.iter().map(|_| None).collect(),
             waiting: BTreeMap::new(),

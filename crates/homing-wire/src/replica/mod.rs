@@ -1,10 +1,11 @@
 //! What routers say to each other (R23), and what they keep in a shared store (R24): msgpack, with a version.
 //!
 //! ```text
-//! message = [1, writer, boot, sequence, now, group, kind, ...body]
+//! message = [1, writer, boot, sequence, now, group, kind, ...body, reads, ...more]
 //! updates = [1] pools homes registers              chunk  = [5] next pools homes registers
 //! loads   = [2] whole workers targets              hello  = [3]
 //! fetch   = [4] since cursor                       bye    = [6]
+//! more    = whole workers targets, of updates that loads go along with; else nothing
 //! pools   = [name, ..]      homes = [[worker, started], ..]     workers = [name, ..]
 //! register = [pool, role, key, sequence, writer, home, rank, used]
 //! target  = [worker, rank, active, decoding, prefill, blocks, context]
@@ -13,6 +14,7 @@
 //!
 //! A list may be longer than is known here: a later version adds at the end, and what an earlier one doesn't know it
 //! passes over; so does a kind that is not known. Another first number is another language: its messages are refused.
+//! `reads` says how much of the language its sender understands: what some would pass over is said to them apart.
 //! docs/replication-protocol.md is the page for people.
 
 mod read;
@@ -36,6 +38,8 @@ use std::sync::Arc;
 pub const VERSION: u64 = 1;
 /// Registers, or targets, of one message at most.
 pub const ENTRIES_MAX: usize = 16_384;
+/// What is read here, as [`Head::reads`] tells others: loads that go along with updates.
+pub const READS: u64 = 1;
 /// Longest name of a worker or a pool, in bytes.
 pub const NAME_MAX: usize = 256;
 
@@ -61,20 +65,32 @@ pub struct Head {
     pub now: Time,
     /// A digest of the session secret: with another one no session of it means anything here.
     pub group: u64,
+    /// How much of the language its sender reads: 0: what every release does; from [`READS`] on also [`Body::Updates`]
+    /// with loads.
+    pub reads: u64,
+}
+
+/// What is booked on targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loads {
+    /// It is all that is booked: what is not named has nothing.
+    pub whole: bool,
+    /// Worker, rank, load.
+    pub targets: Vec<(Arc<str>, DpRank, PeerLoad)>,
 }
 
 /// What a message says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     /// Registers that were written or used.
-    Updates(Vec<Publication>),
-    /// What is booked on targets.
-    Loads {
-        /// It is all that is booked: what is not named has nothing.
-        whole: bool,
-        /// Worker, rank, load.
-        targets: Vec<(Arc<str>, DpRank, PeerLoad)>,
+    Updates {
+        /// The registers.
+        updates: Vec<Publication>,
+        /// What is booked, in the same message. Who reads less passes over it.
+        loads: Option<Loads>,
     },
+    /// What is booked on targets.
+    Loads(Loads),
     /// Somebody is new, or back: who is there?
     Hello,
     /// To one: give me your registers that were written or used since.

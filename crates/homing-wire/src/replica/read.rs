@@ -1,6 +1,6 @@
 //! Messages as they are read: whatever a peer sends, and no more than a bound of each.
 
-use super::{Body, ENTRIES_MAX, Head, Message, NAME_MAX, ReplicaError, VERSION};
+use super::{Body, ENTRIES_MAX, Head, Loads, Message, NAME_MAX, ReplicaError, VERSION};
 use crate::msgpack::{Item, Reader};
 use homing_core::affinity::version::Version;
 use homing_core::core::{Home, Publication};
@@ -18,16 +18,17 @@ type Read<T> = Result<T, ReplicaError>;
 pub fn decode(bytes: &[u8]) -> Read<Message> {
     let mut it = List::open(Reader::new(bytes), "a message")?;
     it.version()?;
-    let head = Head {
+    let mut head = Head {
         writer: it.u32("a writer")?,
         boot: it.number("a boot")?,
         sequence: it.number("a sequence")?,
         now: Time::from_micros(it.number("a time")?),
         group: it.number("a group")?,
+        reads: 0,
     };
-    let body = match it.number("a kind")? {
-        1 => Some(Body::Updates(registers(&mut it)?)),
-        2 => Some(loads(&mut it)?),
+    let mut body = match it.number("a kind")? {
+        1 => Some(Body::Updates { updates: registers(&mut it)?, loads: None }),
+        2 => Some(Body::Loads(loads(&mut it)?)),
         3 => Some(Body::Hello),
         4 => {
             let since = Time::from_micros(it.number("a time")?);
@@ -40,6 +41,16 @@ pub fn decode(bytes: &[u8]) -> Read<Message> {
         6 => Some(Body::Bye),
         _ => None,
     };
+    // Of a kind that is not known nothing is known to come where.
+    if body.is_some() {
+        head.reads = it.optional_last("what it reads")?.unwrap_or(0);
+    }
+    if let Some(Body::Updates { loads: along, .. }) = &mut body
+        && head.reads > 0
+        && it.left > 0
+    {
+        *along = Some(loads(&mut it)?);
+    }
     it.close()?.finish()?;
     Ok(Message { head, body })
 }
@@ -76,7 +87,7 @@ fn registers(it: &mut List<'_>) -> Read<Vec<Publication>> {
     })
 }
 
-fn loads(it: &mut List<'_>) -> Read<Body> {
+fn loads(it: &mut List<'_>) -> Read<Loads> {
     let whole = it.number("a flag")? != 0;
     let workers = it.list("workers", |it| it.name("a worker"))?;
     let targets = it.list("targets", |outer| {
@@ -95,7 +106,7 @@ fn loads(it: &mut List<'_>) -> Read<Body> {
         it.end()?;
         Ok((worker.clone(), DpRank(rank), load))
     })?;
-    Ok(Body::Loads { whole, targets })
+    Ok(Loads { whole, targets })
 }
 
 pub(super) const fn role(number: u64) -> Read<Role> {

@@ -39,12 +39,17 @@ fn load() -> impl Strategy<Value = PeerLoad> {
     )
 }
 
+fn loads() -> impl Strategy<Value = Loads> {
+    let targets = proptest::collection::vec((name(), any::<u16>().prop_map(DpRank), load()), 0..20);
+    (any::<bool>(), targets).prop_map(|(whole, targets)| Loads { whole, targets })
+}
+
 fn body() -> impl Strategy<Value = Body> {
     let updates = || proptest::collection::vec(publication(), 0..40);
-    let targets = proptest::collection::vec((name(), any::<u16>().prop_map(DpRank), load()), 0..20);
     prop_oneof![
-        updates().prop_map(Body::Updates),
-        (any::<bool>(), targets).prop_map(|(whole, targets)| Body::Loads { whole, targets }),
+        (updates(), proptest::option::of(loads()))
+            .prop_map(|(updates, loads)| Body::Updates { updates, loads }),
+        loads().prop_map(Body::Loads),
         Just(Body::Hello),
         any::<(u64, u64)>()
             .prop_map(|(since, cursor)| Body::Fetch { since: Time::from_micros(since), cursor }),
@@ -54,13 +59,16 @@ fn body() -> impl Strategy<Value = Body> {
 }
 
 fn head() -> impl Strategy<Value = Head> {
-    any::<(u32, u64, u64, u64, u64)>().prop_map(|(writer, boot, sequence, now, group)| Head {
-        writer,
-        boot,
-        sequence,
-        now: Time::from_micros(now),
-        group,
-    })
+    (any::<(u32, u64, u64, u64, u64)>(), READS..9).prop_map(
+        |((writer, boot, sequence, now, group), reads)| Head {
+            writer,
+            boot,
+            sequence,
+            now: Time::from_micros(now),
+            group,
+            reads,
+        },
+    )
 }
 
 proptest! {
@@ -78,7 +86,7 @@ proptest! {
     fn what_is_said_to_fit_fits(updates in proptest::collection::vec(publication(), 1..60), bytes in 200usize..3000) {
         let n = updates_that_fit(&updates, bytes);
         prop_assert!(n >= 1 && n <= updates.len());
-        let head = Head { writer: u32::MAX, boot: u64::MAX, sequence: u64::MAX, now: Time::from_micros(u64::MAX), group: u64::MAX };
+        let head = Head { writer: u32::MAX, boot: u64::MAX, sequence: u64::MAX, now: Time::from_micros(u64::MAX), group: u64::MAX, reads: u64::MAX };
         let chunk = Body::Chunk { next: Some(u64::MAX), updates: updates[..n].to_vec() };
         let len = encode(&Message { head, body: Some(chunk) }).len();
         prop_assert!(n == 1 || len <= bytes, "{} of {}", len, bytes);
@@ -122,7 +130,7 @@ fn numbers(out: &mut Vec<u8>, numbers: &[u64]) {
 #[test]
 fn a_neighbouring_release_is_understood() {
     let mut out = Vec::new();
-    write_array_len(&mut out, 11).unwrap();
+    write_array_len(&mut out, 15).unwrap();
     numbers(&mut out, &[1, 7, 8, 9, 10, 11, 1]);
     write_array_len(&mut out, 1).unwrap();
     write_str(&mut out, "m").unwrap();
@@ -140,11 +148,17 @@ fn a_neighbouring_release_is_understood() {
     numbers(&mut out, &[30]);
     write_array_len(&mut out, 1).unwrap();
     write_nil(&mut out).unwrap();
+    // It reads more than we do, nothing is booked, and more follows.
+    numbers(&mut out, &[5, 1]);
+    write_array_len(&mut out, 0).unwrap();
+    write_array_len(&mut out, 0).unwrap();
     write_str(&mut out, "and here").unwrap();
-    let Message { head, body: Some(Body::Updates(updates)) } = decode(&out).unwrap() else {
+    let Message { head, body: Some(Body::Updates { updates, loads }) } = decode(&out).unwrap()
+    else {
         panic!()
     };
-    assert_eq!((head.writer, head.boot, head.sequence, head.group), (7, 8, 9, 11));
+    assert_eq!((head.writer, head.boot, head.sequence, head.group, head.reads), (7, 8, 9, 11, 5));
+    assert_eq!(loads, Some(Loads { whole: true, targets: Vec::new() }));
     let [p] = &updates[..] else { panic!("{updates:?}") };
     let home = p.home.as_ref().unwrap();
     assert_eq!((&*p.pool, &*home.worker, home.rank, p.version.sequence), ("m", "w", None, 20));
@@ -152,6 +166,32 @@ fn a_neighbouring_release_is_understood() {
     write_array_len(&mut out, 8).unwrap();
     numbers(&mut out, &[1, 7, 8, 9, 10, 11, 99, 5]);
     assert_eq!(decode(&out).unwrap().body, None, "what it is about is not known here");
+}
+
+/// Before loads went along with updates messages ended with their bodies; and a router of then reads one of now up to
+/// where its own would end.
+#[test]
+fn an_earlier_release_is_understood_and_understands() {
+    let head = Head { writer: 7, boot: 8, sequence: 9, ..Head::default() };
+    for (kind, body) in [(3, Body::Hello), (6, Body::Bye)] {
+        let mut out = Vec::new();
+        write_array_len(&mut out, 7).unwrap();
+        numbers(&mut out, &[1, 7, 8, 9, 0, 0, kind]);
+        assert_eq!(decode(&out), Ok(Message { head, body: Some(body) }));
+    }
+    let loads = Loads { whole: true, targets: vec![("w".into(), DpRank(0), PeerLoad::default())] };
+    let of = |loads| {
+        let body = Some(Body::Updates { updates: Vec::new(), loads });
+        encode(&Message { head: Head { reads: READS, ..head }, body })
+    };
+    let (alone, along) = (of(None), of(Some(loads)));
+    // Both are short lists, whose length is in their first byte, and the same from there up to what is read since.
+    let same = alone[1..].iter().zip(&along[1..]).take_while(|(a, b)| a == b).count();
+    assert_eq!(same + 1, alone.len());
+    let mut then = alone[..alone.len() - 1].to_vec();
+    then[0] -= 1;
+    let body = Some(Body::Updates { updates: Vec::new(), loads: None });
+    assert_eq!(decode(&then), Ok(Message { head, body }));
 }
 
 /// What a release says that comes before or after this one.
@@ -202,9 +242,12 @@ fn a_register_takes_so_many_bytes() {
         }),
         used: Time::from_micros(1_800_000_000_000_000),
     };
-    let head = Head { writer: 1, boot: 2, sequence: 3, now: Time::from_micros(4), group: 5 };
-    let of =
-        |n: usize| encode(&Message { head, body: Some(Body::Updates(vec![p.clone(); n])) }).len();
+    let head =
+        Head { writer: 1, boot: 2, sequence: 3, now: Time::from_micros(4), group: 5, reads: READS };
+    let of = |n: usize| {
+        let body = Body::Updates { updates: vec![p.clone(); n], loads: None };
+        encode(&Message { head, body: Some(body) }).len()
+    };
     assert!(of(1) < 200, "{}", of(1));
     assert_eq!(of(2) - of(1), 46);
     let record =

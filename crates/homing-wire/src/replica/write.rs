@@ -1,6 +1,6 @@
 //! Messages as they are written: names once, numbers where they are used.
 
-use super::{Body, Head, Message, VERSION};
+use super::{Body, Head, Loads, Message, VERSION};
 use homing_core::core::Publication;
 use homing_core::ids::Role;
 use rmp::encode::{
@@ -50,49 +50,56 @@ pub fn encode(message: &Message) -> Vec<u8> {
 }
 
 fn write(out: &mut ByteBuf, message: &Message) -> Written {
-    let Head { writer, boot, sequence, now, group } = message.head;
+    let Head { writer, boot, sequence, now, group, reads } = message.head;
     let (kind, more) = match &message.body {
-        Some(Body::Updates(_)) => (1, 3),
-        Some(Body::Loads { .. }) => (2, 3),
+        Some(Body::Updates { loads: None, .. }) => (1, 3),
+        Some(Body::Updates { loads: Some(_), .. }) => (1, 6),
+        Some(Body::Loads(_)) => (2, 3),
         Some(Body::Hello) | None => (3, 0),
         Some(Body::Fetch { .. }) => (4, 2),
         Some(Body::Chunk { .. }) => (5, 4),
         Some(Body::Bye) => (6, 0),
     };
-    write_array_len(out, 7 + more)?;
+    write_array_len(out, 8 + more)?;
     for number in [VERSION, writer.into(), boot, sequence, now.as_micros(), group, kind] {
         write_uint(out, number)?;
     }
+    let mut along = None;
     match &message.body {
-        Some(Body::Updates(updates)) => registers(out, updates),
+        Some(Body::Updates { updates, loads }) => {
+            registers(out, updates)?;
+            along = loads.as_ref();
+        }
         Some(Body::Chunk { next, updates }) => {
             optional(out, *next)?;
-            registers(out, updates)
+            registers(out, updates)?;
         }
-        Some(Body::Loads { whole, targets }) => {
-            write_uint(out, u64::from(*whole))?;
-            let mut workers = Names::default();
-            let of: Vec<u64> = targets.iter().map(|(worker, ..)| workers.number(worker)).collect();
-            workers.write(out)?;
-            write_array_len(out, len(targets.len()))?;
-            for (worker, (_, rank, load)) in of.iter().zip(targets) {
-                write_array_len(out, 7)?;
-                let active = load.active_requests.into();
-                let (decoding, prefill) = (load.decoding.into(), load.prefill_tokens);
-                for n in
-                    [*worker, rank.0.into(), active, decoding, prefill, load.blocks, load.context]
-                {
-                    write_uint(out, n)?;
-                }
-            }
-            Ok(())
-        }
+        Some(Body::Loads(loads)) => targets(out, loads)?,
         Some(Body::Fetch { since, cursor }) => {
             write_uint(out, since.as_micros())?;
-            write_uint(out, *cursor).map(drop)
+            write_uint(out, *cursor)?;
         }
-        Some(Body::Hello | Body::Bye) | None => Ok(()),
+        Some(Body::Hello | Body::Bye) | None => {}
     }
+    write_uint(out, reads)?;
+    along.map_or(Ok(()), |loads| targets(out, loads))
+}
+
+fn targets(out: &mut ByteBuf, Loads { whole, targets }: &Loads) -> Written {
+    write_uint(out, u64::from(*whole))?;
+    let mut workers = Names::default();
+    let of: Vec<u64> = targets.iter().map(|(worker, ..)| workers.number(worker)).collect();
+    workers.write(out)?;
+    write_array_len(out, len(targets.len()))?;
+    for (worker, (_, rank, load)) in of.iter().zip(targets) {
+        write_array_len(out, 7)?;
+        let active = load.active_requests.into();
+        let (decoding, prefill) = (load.decoding.into(), load.prefill_tokens);
+        for n in [*worker, rank.0.into(), active, decoding, prefill, load.blocks, load.context] {
+            write_uint(out, n)?;
+        }
+    }
+    Ok(())
 }
 
 fn registers(out: &mut ByteBuf, updates: &[Publication]) -> Written {

@@ -102,7 +102,8 @@ impl Over {
 pub(super) fn measure(over: &Over, bindings: usize) -> Result<Joined, String> {
     let settings = over.settings()?;
     let (old, mut new) = (Router::new(&settings, 1)?, Router::new(&settings, 2)?);
-    let [mine, theirs] = bus([old.number(), new.number()], &Arc::new(Counts::default()));
+    let [mine, theirs] =
+        bus([old.number(), new.number()], &[Arc::new(Counts::default()), Arc::default()]);
     let in_memory = matches!(over, Over::Memory);
     let (filled, wait) = oneshot::channel();
     let (over_now, over_wait) = oneshot::channel::<()>();

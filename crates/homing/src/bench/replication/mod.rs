@@ -10,9 +10,11 @@
 
 mod cost;
 mod join;
+mod layer;
 mod router;
+mod shelf;
 
-use cost::Cost;
+use cost::{Cost, How};
 use join::{Joined, Over};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -21,12 +23,16 @@ use std::time::Duration;
 /// What a gateway's whole request takes, in us: what the layer's part is held against (`docs/benchmarks.md`).
 const GATEWAY_US: f64 = 100.0;
 
+/// Rounds of the plain loop for one of the others.
+const PLAIN_ROUNDS: usize = 7;
+
 /// How much.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// How long each round is measured.
+    /// How long each round is measured, and goes before: uses have come to be told of by then.
     round: Duration,
-    /// Rounds with and without sharing by turns; the medians count.
+    warm: Duration,
+    /// Rounds of which the medians count.
     rounds: usize,
     /// Turns of the plain loop.
     turns: usize,
@@ -36,11 +42,21 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     /// The sizes that the bars are meant for.
-    pub(crate) const FULL: Self =
-        Self { round: Duration::from_secs(3), rounds: 3, turns: 200_000, bindings: 1_000_000 };
+    pub(crate) const FULL: Self = Self {
+        round: Duration::from_secs(3),
+        warm: Duration::from_millis(2500),
+        rounds: 3,
+        turns: 200_000,
+        bindings: 1_000_000,
+    };
     /// To see that it works; its figures say nothing.
-    pub(crate) const QUICK: Self =
-        Self { round: Duration::from_millis(200), rounds: 1, turns: 1_000, bindings: 20_000 };
+    pub(crate) const QUICK: Self = Self {
+        round: Duration::from_millis(200),
+        warm: Duration::from_millis(100),
+        rounds: 1,
+        turns: 1_000,
+        bindings: 20_000,
+    };
 }
 
 /// Real servers to measure over besides.
@@ -55,8 +71,8 @@ pub(crate) struct Servers {
 /// What came out.
 #[derive(Debug)]
 pub(crate) struct Figures {
-    /// Place, check, commit, first token and finish, in us.
-    turn_us: f64,
+    /// Place, check, commit, first token and finish, in us; and what is more of it where it is shared.
+    turn_us: (f64, f64),
     costs: Vec<Cost>,
     /// A register alone in a message, and among 64, in bytes.
     message_bytes: (usize, f64),
@@ -75,12 +91,13 @@ pub(crate) fn measure(
     say: &mut dyn FnMut(&str),
 ) -> Result<Figures, String> {
     say("replication: turns in process");
-    let turn_us = cost::plain(sizes.turns)?;
+    let turn_us = cost::plain(sizes.turns, sizes.rounds * PLAIN_ROUNDS)?;
     let (message_bytes, record_bytes) = cost::bytes()?;
     let mut costs = Vec::new();
-    for rate in cost::RATES {
-        say(&format!("replication: two routers with {rate} turns a second each"));
-        costs.push(cost::measure(rate, sizes.round, sizes.rounds)?);
+    for (how, rate) in How::ALL.into_iter().flat_map(|how| cost::RATES.map(|rate| (how, rate))) {
+        let word = how.word();
+        say(&format!("replication: two routers with {rate} turns a second each ({word})"));
+        costs.push(cost::measure(how, rate, &sizes)?);
     }
     let mut joins = Vec::new();
     for over in Over::all(servers) {
@@ -97,7 +114,7 @@ impl Figures {
     /// Into the object that `--json` prints.
     pub(crate) fn json(&self) -> Value {
         let by_rate = |of: fn(&Cost) -> f64| -> Value {
-            let all = self.costs.iter().map(|c| (c.rate.to_string(), json!(rounded(of(c)))));
+            let all = self.costs.iter().map(|c| (c.name(), json!(rounded(of(c)))));
             Value::Object(all.collect::<Map<_, _>>())
         };
         let joins = self.joins.iter().map(|(over, joined)| {
@@ -110,7 +127,8 @@ impl Figures {
             (over.to_string(), figures)
         });
         json!({
-            "turn_us": rounded(self.turn_us),
+            "turn_us": rounded(self.turn_us.0),
+            "turn_shared_more_us": rounded(self.turn_us.1),
             "cpu_us_per_turn": by_rate(|c| c.cpu_us),
             "messages_per_turn": by_rate(|c| c.messages),
             "bytes_per_turn": by_rate(|c| c.bytes),
@@ -130,7 +148,12 @@ impl Figures {
         };
         line(
             "place, check, commit, finish of a turn".to_owned(),
-            format!("{:.2} us", self.turn_us),
+            format!("{:.2} us", self.turn_us.0),
+            "",
+        );
+        line(
+            "  the same where it is shared, more".to_owned(),
+            format!("{:.2} us", self.turn_us.1),
             "",
         );
         for c in &self.costs {
@@ -138,7 +161,8 @@ impl Figures {
                 "bar 10 % of {GATEWAY_US:.0} us: here {:.1} %",
                 c.cpu_us / GATEWAY_US * 100.0
             );
-            let what = format!("sharing, CPU a turn, two routers with {} turns/s each", c.rate);
+            let what =
+                format!("sharing, CPU a turn, {} turns of {} a second", c.how.word(), c.rate);
             line(what, format!("{:.2} us", c.cpu_us), &part);
             line("  messages sent a turn".to_owned(), format!("{:.2}", c.messages), "bar 2");
             line("  bytes sent a turn".to_owned(), format!("{:.0}", c.bytes), "");

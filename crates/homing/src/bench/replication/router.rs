@@ -32,7 +32,13 @@ pub(super) struct Router {
 
 /// The settings of one; `replication`: the keys of that table, none where nothing is shared.
 pub(super) fn settings(replication: &str) -> Result<Settings, String> {
+    settings_of("30m", replication)
+}
+
+/// The same with another time-to-live of sessions.
+pub(super) fn settings_of(ttl: &str, replication: &str) -> Result<Settings, String> {
     let mut text = "[affinity]\nkey_file = \"unused\"\nmax_sessions = 1200000\n".to_owned();
+    text += &format!("ttl = \"{ttl}\"\n");
     if !replication.is_empty() {
         text += "[replication]\n";
         text += replication;
@@ -123,11 +129,19 @@ impl Router {
     }
 }
 
-/// What has gone over the bus.
+/// What one router has sent.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) messages: AtomicU64,
     pub(super) bytes: AtomicU64,
+}
+
+impl Counts {
+    /// With the CPU time that has gone into it, in us.
+    pub(super) fn so_far(&self, spent: Duration) -> [f64; 3] {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        [spent.as_secs_f64() * 1e6, of(&self.messages), of(&self.bytes)]
+    }
 }
 
 /// One router's end.
@@ -138,7 +152,7 @@ struct End {
 }
 
 /// Both ends of a bus between two routers.
-pub(super) fn bus(numbers: [u32; 2], counts: &Arc<Counts>) -> [Ports; 2] {
+pub(super) fn bus(numbers: [u32; 2], counts: &[Arc<Counts>; 2]) -> [Ports; 2] {
     let ends = [mpsc::channel(QUEUE), mpsc::channel(QUEUE)];
     for (to, _) in &ends {
         // There is room, and the receiver is here.
@@ -146,11 +160,12 @@ pub(super) fn bus(numbers: [u32; 2], counts: &Arc<Counts>) -> [Ports; 2] {
     }
     let [(to_a, a), (to_b, b)] = ends;
     let [first, second] = numbers;
-    let port = |other, deliveries: Deliveries| {
+    let port = |other, deliveries: Deliveries, counts: &Arc<Counts>| {
         let bus: Arc<dyn Bus> = Arc::new(End { other, counts: counts.clone() });
         Ports { bus: Some((bus, deliveries)), store: None }
     };
-    [port((second, to_b), a), port((first, to_a), b)]
+    let [of_a, of_b] = counts;
+    [port((second, to_b), a, of_a), port((first, to_a), b, of_b)]
 }
 
 impl Bus for End {

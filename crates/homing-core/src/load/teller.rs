@@ -1,0 +1,161 @@
+//! When other routers are told what is booked here (R23), so that messages are few: at most two a turn, and one a second.
+//!
+//! A message that goes out anyway takes along whatever has changed. By itself only a new booking makes one: others must
+//! not place on the same worker meanwhile. Prompts that are computed, requests that end and answers that grow wait for
+//! such a one; where none comes, they go as long as the turns so far have left messages over, and with the next beat at the
+//! latest. So the busier a router, the sooner all is told; and what is told is whole sums, so nothing is wrong for longer
+//! than that.
+
+use super::PeerLoad;
+use crate::ids::DpRank;
+use crate::time::Time;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// So long a new booking waits for a message to go along with.
+pub const BOOKING_WAITS: Duration = Duration::from_millis(20);
+/// And so long whatever else, before it makes a message of its own.
+pub const REST_WAITS: Duration = Duration::from_millis(50);
+/// How often all of it is told, which is also the sign of life,
+pub const BEAT: Duration = Duration::from_secs(1);
+/// and from when on a message that goes out anyway does for that.
+const BEAT_EARLY: Duration = Duration::from_millis(800);
+/// Who asks who is there is answered so soon at most.
+const ANSWER_EVERY: Duration = Duration::from_millis(50);
+/// Messages that turns may leave over, or have had too many of, at most.
+const LEFT_MOST: i64 = 8;
+
+/// What is booked on each target that has something to do.
+pub type Loads = BTreeMap<(Arc<str>, DpRank), PeerLoad>;
+
+/// What others are to hear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// It is all that is booked: what is not named has nothing.
+    pub whole: bool,
+    /// Worker, rank, load; of what is over, nothing.
+    pub targets: Vec<(Arc<str>, DpRank, PeerLoad)>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Teller {
+    /// Messages that a turn may cost.
+    per_turn: u32,
+    /// What others were told last, and what was there at the last look.
+    told: Loads,
+    seen: Loads,
+    /// When all of it was told.
+    whole_at: Time,
+    /// Since when others know less than we do.
+    since: Option<Time>,
+    next: Time,
+    /// Messages that the turns so far have left over; below zero: had too many.
+    left: i64,
+    called: bool,
+}
+
+impl Teller {
+    /// Nothing is told yet. `per_turn`: how many messages a turn may cost, those that tell of bindings among them.
+    #[must_use]
+    pub fn new(now: Time, per_turn: u32) -> Self {
+        let (told, seen, since, left, called) = Default::default();
+        Self { per_turn, told, seen, whole_at: now, since, next: now + BEAT, left, called }
+    }
+
+    /// Somebody asks who is there, and is to hear all.
+    pub fn call(&mut self) {
+        self.called = true;
+        self.next = self.next.min(self.whole_at + ANSWER_EVERY);
+    }
+
+    /// When to look again, whatever happens.
+    #[must_use]
+    pub fn next_look(&self) -> Time {
+        self.next
+    }
+
+    /// Whether others know less than we do, as of the last look.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// What is to be told now. `rides`: a message goes out anyway, and counts as one of a turn's.
+    pub fn look(&mut self, now: Time, loads: Loads, rides: bool) -> Option<Word> {
+        let begun = loads.iter().map(|(at, load)| i64::from(begun(load, self.seen.get(at))));
+        let earned = begun.sum::<i64>() * i64::from(self.per_turn);
+        self.left = (self.left + earned).min(LEFT_MOST);
+        let is_beat = now >= self.beat();
+        let says = self.decide(now, &loads, rides);
+        // The beat is no turn's.
+        if rides || says.is_some() && !is_beat {
+            self.left = (self.left - 1).max(-LEFT_MOST);
+        }
+        if let Some(whole) = says {
+            let word = self.word(whole, &loads);
+            if whole {
+                (self.whole_at, self.called) = (now, false);
+            }
+            (self.told, self.since) = (loads.clone(), None);
+            self.seen = loads;
+            self.next = self.whole_at + BEAT;
+            return Some(word);
+        }
+        self.seen = loads;
+        None
+    }
+
+    fn beat(&self) -> Time {
+        self.whole_at + if self.called { ANSWER_EVERY } else { BEAT }
+    }
+
+    /// Whether something is told, and all of it. Otherwise notes when to look again.
+    fn decide(&mut self, now: Time, loads: &Loads, rides: bool) -> Option<bool> {
+        let beat = self.beat();
+        self.next = beat;
+        if now >= beat {
+            return Some(true);
+        }
+        let whole = now >= self.whole_at + BEAT_EARLY;
+        if *loads == self.told {
+            self.since = None;
+            return (rides && whole).then_some(true);
+        }
+        let since = *self.since.get_or_insert(now);
+        if rides {
+            return Some(whole);
+        }
+        let is_new = |(at, load): (&_, &PeerLoad)| begun(load, self.told.get(at)) > 0;
+        let waits = match loads.iter().any(is_new) {
+            true => BOOKING_WAITS,
+            false if self.left > 0 => REST_WAITS,
+            false => return None,
+        };
+        if now >= since + waits {
+            return Some(whole);
+        }
+        self.next = beat.min(since + waits);
+        None
+    }
+
+    fn word(&self, whole: bool, loads: &Loads) -> Word {
+        let changed = |at: &(Arc<str>, DpRank), load| self.told.get(at) != Some(load);
+        let named = loads.iter().filter(|(at, load)| whole || changed(at, load));
+        let mut targets: Vec<_> =
+            named.map(|((worker, rank), load)| (worker.clone(), *rank, *load)).collect();
+        let over = self.told.keys().filter(|at| !loads.contains_key(*at));
+        targets.extend(over.map(|(worker, rank)| (worker.clone(), *rank, PeerLoad::default())));
+        Word { whole, targets }
+    }
+}
+
+/// How many requests there are more than before.
+fn begun(load: &PeerLoad, before: Option<&PeerLoad>) -> u32 {
+    load.active_requests.saturating_sub(before.map_or(0, |before| before.active_requests))
+}
+
+#[cfg(test)]
+#[path = "teller_tests.rs"]
+mod tests;
