@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So long a new booking waits for a message to go along with.
-pub const BOOKING_WAITS: Duration = Duration::from_millis(20);
-/// And so long whatever else, before it makes a message of its own.
-pub const REST_WAITS: Duration = Duration::from_millis(50);
+/// How often new bookings make a message at most: else one goes at once.
+pub const BOOKINGS_EVERY: Duration = Duration::from_millis(20);
+/// So long whatever else waits for a message to go along with, before it makes one of its own.
+pub const REST_WAITS: Duration = Duration::from_millis(20);
 /// How often all of it is told, which is also the sign of life,
 pub const BEAT: Duration = Duration::from_secs(1);
 /// and from when on a message that goes out anyway does for that.
@@ -46,7 +46,8 @@ pub struct Teller {
     /// What others were told last, and what was there at the last look.
     told: Loads,
     seen: Loads,
-    /// When all of it was told.
+    /// When something was told, and all of it.
+    told_at: Time,
     whole_at: Time,
     /// Since when others know less than we do.
     since: Option<Time>,
@@ -61,7 +62,8 @@ impl Teller {
     #[must_use]
     pub fn new(now: Time, per_turn: u32) -> Self {
         let (told, seen, since, left, called) = Default::default();
-        Self { per_turn, told, seen, whole_at: now, since, next: now + BEAT, left, called }
+        let (told_at, whole_at, next) = (now, now, now + BEAT);
+        Self { per_turn, told, seen, told_at, whole_at, since, next, left, called }
     }
 
     /// Somebody asks who is there, and is to hear all.
@@ -98,7 +100,7 @@ impl Teller {
             if whole {
                 (self.whole_at, self.called) = (now, false);
             }
-            (self.told, self.since) = (loads.clone(), None);
+            (self.told, self.told_at, self.since) = (loads.clone(), now, None);
             self.seen = loads;
             self.next = self.whole_at + BEAT;
             return Some(word);
@@ -128,15 +130,15 @@ impl Teller {
             return Some(whole);
         }
         let is_new = |(at, load): (&_, &PeerLoad)| begun(load, self.told.get(at)) > 0;
-        let waits = match loads.iter().any(is_new) {
-            true => BOOKING_WAITS,
-            false if self.left > 0 => REST_WAITS,
+        let due = match loads.iter().any(is_new) {
+            true => self.told_at + BOOKINGS_EVERY,
+            false if self.left > 0 => since + REST_WAITS,
             false => return None,
         };
-        if now >= since + waits {
+        if now >= due {
             return Some(whole);
         }
-        self.next = beat.min(since + waits);
+        self.next = beat.min(due);
         None
     }
 

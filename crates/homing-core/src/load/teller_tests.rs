@@ -16,12 +16,12 @@ fn at(ms: u32) -> Time {
 }
 
 #[test]
-fn a_booking_waits_for_a_message_to_go_along_with_and_not_for_long() {
+fn a_booking_goes_at_once_and_at_most_every_so_often() {
     let mut teller = Teller::new(at(0), 2);
     assert_eq!(teller.look(at(1), loads(1, 0, 0), false), None);
-    assert_eq!(teller.next_look(), at(21));
-    assert_eq!(teller.look(at(20), loads(1, 0, 0), false), None);
-    let word = teller.look(at(21), loads(1, 0, 0), false).unwrap();
+    assert_eq!(teller.next_look(), at(20));
+    assert_eq!(teller.look(at(19), loads(1, 0, 0), false), None);
+    let word = teller.look(at(20), loads(1, 0, 0), false).unwrap();
     assert_eq!((word.whole, word.targets.len()), (false, 1));
     // The next goes along at once.
     assert!(teller.look(at(30), loads(2, 0, 0), true).is_some());
