@@ -1,10 +1,10 @@
 //! When other routers are told what is booked here (R23), so that messages are few: at most two a turn, and one a second.
 //!
 //! A message that goes out anyway takes along whatever has changed. By itself only a new booking makes one: others must
-//! not place on the same worker meanwhile. Prompts that are computed, requests that end and answers that grow wait for
-//! such a one; where none comes, they go as long as the turns so far have left messages over, and with the next beat at the
-//! latest. So the busier a router, the sooner all is told; and what is told is whole sums, so nothing is wrong for longer
-//! than that.
+//! not place on the same worker meanwhile. Prompts that are computed and requests that end wait for such a one; where none
+//! comes, they go as long as the turns so far have left messages over. Answers that merely grow, which they all do all the
+//! time, make none. With the next beat at the latest all of it goes. So the busier a router, the sooner all is told; and what
+//! is told is whole sums, so nothing is wrong for longer than that.
 
 use super::PeerLoad;
 use crate::ids::DpRank;
@@ -49,7 +49,9 @@ pub struct Teller {
     /// When something was told, and all of it.
     told_at: Time,
     whole_at: Time,
-    /// Since when others know less than we do.
+    /// Others know less than we do.
+    behind: bool,
+    /// Since when they don't know of a request that has come further.
     since: Option<Time>,
     next: Time,
     /// Messages that the turns so far have left over; below zero: had too many.
@@ -61,9 +63,9 @@ impl Teller {
     /// Nothing is told yet. `per_turn`: how many messages a turn may cost, those that tell of bindings among them.
     #[must_use]
     pub fn new(now: Time, per_turn: u32) -> Self {
-        let (told, seen, since, left, called) = Default::default();
+        let (told, seen, behind, since, left, called) = Default::default();
         let (told_at, whole_at, next) = (now, now, now + BEAT);
-        Self { per_turn, told, seen, told_at, whole_at, since, next, left, called }
+        Self { per_turn, told, seen, told_at, whole_at, behind, since, next, left, called }
     }
 
     /// Somebody asks who is there, and is to hear all.
@@ -81,7 +83,7 @@ impl Teller {
     /// Whether others know less than we do, as of the last look.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.since.is_some()
+        self.behind
     }
 
     /// What is to be told now. `rides`: a message goes out anyway, and counts as one of a turn's.
@@ -100,7 +102,8 @@ impl Teller {
             if whole {
                 (self.whole_at, self.called) = (now, false);
             }
-            (self.told, self.told_at, self.since) = (loads.clone(), now, None);
+            (self.told, self.told_at) = (loads.clone(), now);
+            (self.behind, self.since) = (false, None);
             self.seen = loads;
             self.next = self.whole_at + BEAT;
             return Some(word);
@@ -121,19 +124,22 @@ impl Teller {
             return Some(true);
         }
         let whole = now >= self.whole_at + BEAT_EARLY;
-        if *loads == self.told {
-            self.since = None;
-            return (rides && whole).then_some(true);
-        }
-        let since = *self.since.get_or_insert(now);
+        self.behind = *loads != self.told;
         if rides {
-            return Some(whole);
+            return (self.behind || whole).then_some(whole);
         }
         let is_new = |(at, load): (&_, &PeerLoad)| begun(load, self.told.get(at)) > 0;
-        let due = match loads.iter().any(is_new) {
-            true => self.told_at + BOOKINGS_EVERY,
-            false if self.left > 0 => since + REST_WAITS,
-            false => return None,
+        let due = if loads.iter().any(is_new) {
+            self.told_at + BOOKINGS_EVERY
+        } else if has_come_further(loads, &self.told) {
+            let since = *self.since.get_or_insert(now);
+            if self.left <= 0 {
+                return None;
+            }
+            since + REST_WAITS
+        } else {
+            self.since = None;
+            return None;
         };
         if now >= due {
             return Some(whole);
@@ -156,6 +162,16 @@ impl Teller {
 /// How many requests there are more than before.
 fn begun(load: &PeerLoad, before: Option<&PeerLoad>) -> u32 {
     load.active_requests.saturating_sub(before.map_or(0, |before| before.active_requests))
+}
+
+/// Whether more has happened than that answers have grown.
+fn has_come_further(now: &Loads, told: &Loads) -> bool {
+    let stage = |load: &PeerLoad| (load.active_requests, load.decoding, load.prefill_tokens);
+    now.len() != told.len()
+        || now
+            .iter()
+            .zip(told)
+            .any(|((at, now), (there, told))| at != there || stage(now) != stage(told))
 }
 
 #[cfg(test)]
