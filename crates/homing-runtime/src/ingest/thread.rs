@@ -147,7 +147,7 @@ impl Feeds {
         let down = if self.open.values().any(unsaid) { down(shell) } else { BTreeSet::new() };
         for o in self.open.values_mut() {
             if is_late(o) {
-                o.is_missing(here, down.contains(&*o.want.feed.worker));
+                o.go_without(here, down.contains(&*o.want.feed.worker));
             }
             o.stream.keep_time(here);
             o.ask(here, &self.links);
@@ -185,6 +185,10 @@ impl Open {
                 }
                 Note::Lost(why) => {
                     self.connection(here, false);
+                    if why.is_fault() {
+                        // It is back sooner than it would be missed, and may never be heard.
+                        self.stream.forget(here);
+                    }
                     self.note_end(here, why);
                 }
                 Note::Failed(why) => self.note_end(here, why),
@@ -212,7 +216,7 @@ impl Open {
 
     /// It has not been connected for too long: what was known of the cache is no longer believed. The link goes on
     /// trying. `down`: so is its worker.
-    fn is_missing(&mut self, here: Here<'_>, down: bool) {
+    fn go_without(&mut self, here: Here<'_>, down: bool) {
         self.missing = Some(here.now);
         let Feed { worker, rank, endpoint, .. } = &self.want.feed;
         let says = if down { Said::Down } else { Said::Unreachable };
