@@ -16,9 +16,10 @@ const COUNTERS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing";
 
 /// A target, and the feature of `fuzz/` that it needs.
-const TARGETS: [(&str, &str); 10] = [
+const TARGETS: [(&str, &str); 11] = [
     ("kv_events", ""),
     ("frames", ""),
+    ("zmtp", ""),
     ("requests", ""),
     ("sse", ""),
     ("engine", ""),

@@ -17,6 +17,7 @@
 //! | [`engine`] | `/v1/models`, `/kv_event_sources`, Prometheus text | - |
 //! | [`replica`] | what routers say to each other (msgpack), and what they keep in a shared store | the same |
 //! | [`trace`] | recorded requests, `homing.trace.v1`: a line of it | the same |
+//! | [`zmtp`] | a connection of ZMTP, as the SUB and DEALER sockets that hear engines | the same |
 
 pub mod engine;
 pub mod errors;
@@ -29,3 +30,4 @@ pub mod request;
 pub mod sse;
 pub mod trace;
 pub mod usage;
+pub mod zmtp;

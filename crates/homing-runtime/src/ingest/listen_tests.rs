@@ -1,6 +1,6 @@
 //! Engines that connect to us: one port a feed, and whoever comes back comes to the same one.
 
-use super::tests::{PATIENCE_MS, W, stored};
+use super::tests::{PATIENCE_MS, W, feeds, stored};
 use super::*;
 use crate::testing::{Lines, shell};
 use homing_wire::frames::build_frames;
@@ -21,10 +21,8 @@ fn connected_to(feeds: &Feeds) -> zmq::Socket {
     socket
 }
 
-fn port(feeds: &Feeds) -> String {
-    let open = &feeds.open[&(W.to_owned(), 0)];
-    let endpoint = open.sockets.events.get_last_endpoint().unwrap().unwrap();
-    endpoint.rsplit_once(':').unwrap().1.to_owned()
+fn port(feeds: &Feeds) -> u16 {
+    feeds.open[&(W.to_owned(), 0)].link.local().unwrap().port()
 }
 
 fn publish(socket: &zmq::Socket, seq: u64, n: u32) {
@@ -38,7 +36,7 @@ fn an_engine_that_connects_is_followed_and_may_come_back() {
     let (shell, book) = (shell("", &[W]), FeedBook::default());
     book.open(W, 0, 1);
     // Less than a moment of patience: what listens must not be opened anew for that.
-    let mut feeds = Feeds::new(Duration::ZERO);
+    let mut feeds = feeds(Duration::ZERO);
     feeds.become_as(
         &shell,
         &book,
@@ -69,7 +67,7 @@ fn an_engine_that_connects_is_followed_and_may_come_back() {
         drop(engine);
         look_until(&mut feeds, "it is gone", &|| book.state(W) == "connecting");
         feeds.look(&shell, &book);
-        assert_eq!((port(&feeds), blocks()), (before.clone(), 0));
+        assert_eq!((port(&feeds), blocks()), (before, 0));
     }
     // Left and followed again at once, at the port that it had.
     let endpoint = format!("tcp://*:{before}");
@@ -91,7 +89,7 @@ fn a_port_that_is_taken_is_said_once_and_tried_again() {
     let endpoint = format!("tcp://0.0.0.0:{}", taken.local_addr().unwrap().port());
     let want = Want { feed: Feed { endpoint, ..listened() }, serial: 1 };
     let wants = Wants::from([((W.to_owned(), 0), want)]);
-    let mut feeds = Feeds::new(PATIENCE);
+    let mut feeds = feeds(PATIENCE);
     for _ in 0..2 {
         feeds.become_as(&shell, &book, &wants);
         assert!(feeds.open.is_empty());
@@ -120,7 +118,7 @@ fn who_waits_for_events_in_vain_is_told_why_that_may_be() {
 fn a_port_that_somebody_probes_is_still_its_engines() {
     let (shell, book) = (shell("", &[W]), FeedBook::default());
     book.open(W, 0, 1);
-    let mut feeds = Feeds::new(Duration::from_secs(60));
+    let mut feeds = feeds(Duration::from_secs(60));
     let wants = Wants::from([((W.to_owned(), 0), Want { feed: listened(), serial: 1 })]);
     feeds.become_as(&shell, &book, &wants);
     let port = port(&feeds);
@@ -140,7 +138,7 @@ fn a_port_that_somebody_probes_is_still_its_engines() {
     }
     for n in 0..3 {
         drop(std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap());
-        // Whatever the monitor makes of it.
+        // Whatever is made of it.
         (0..5).for_each(|_| feeds.look(&shell, &book));
         publish(&engine, n, n as u32);
         look_until(&mut feeds, "it is heard", &|| blocks() == n as usize + 1);

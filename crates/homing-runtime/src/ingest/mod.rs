@@ -1,7 +1,7 @@
 //! KV events from engines into the index.
 //!
-//! One thread owns every ZMQ socket (they are not to be shared) and sleeps until one of them has
-//! something. Each message is decoded and applied as it comes. The stream's sequence tells what ZMQ
+//! One thread reads from every engine (ZMTP, by `homing_wire::zmtp`); another one takes what it has read, decodes
+//! and applies it as it comes, and sleeps until there is something. The stream's sequence tells what ZMQ
 //! won't: a hole means that events were lost. Where the engine has a replay socket they are asked for
 //! again, while what comes live waits (F25). What can't be had is lost: what was known of that rank is
 //! forgotten, which is less than there is but nothing that isn't (F24), and the rank is *uncertain*
@@ -16,8 +16,8 @@
 //! * `sink`: decoding, applying, counting;
 //! * `book`: what all of them have brought;
 //! * `wanted`: which streams shall be followed;
-//! * `thread`: the sockets' turns;
-//! * `links`: the sockets.
+//! * `thread`: the links' turns;
+//! * `links`: the connections.
 
 mod book;
 mod feed;
@@ -33,6 +33,7 @@ pub use polled::Polled;
 
 use crate::shell::Shell;
 use homing_wire::engine::{Kind, is_wildcard};
+use links::{Links, Times};
 use std::sync::Arc;
 use std::time::Instant;
 use wanted::Wanted;
@@ -85,7 +86,7 @@ impl Feed {
     }
 }
 
-/// The handle of the ingest thread. It ends when the last handle is dropped.
+/// The handle of the ingest threads. They end when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Ingest {
     wanted: Arc<Wanted>,
@@ -93,7 +94,7 @@ pub struct Ingest {
 }
 
 impl Ingest {
-    /// Starts the thread.
+    /// Starts the threads.
     ///
     /// # Errors
     /// When the system gives no thread.
@@ -101,9 +102,10 @@ impl Ingest {
         let wanted = Arc::new(Wanted::default());
         let book = Arc::new(FeedBook::default());
         let (theirs, order) = (book.clone(), Arc::downgrade(&wanted));
+        let links = Links::new(Times::default())?;
         std::thread::Builder::new()
             .name("ingest".into())
-            .spawn(move || thread::run(&shell, &theirs, &order))?;
+            .spawn(move || thread::run(&shell, &theirs, &order, links))?;
         Ok(Self { wanted, book })
     }
 

@@ -1,7 +1,7 @@
 //! Sockets of both sides, with a ROUTER beside the publisher: what real engines answered and what others
 //! might.
 
-use super::tests::{PATIENCE_MS, Publisher, W, stored};
+use super::tests::{PATIENCE_MS, Publisher, W, feeds, stored};
 use super::*;
 use crate::ingest::book::FeedStats;
 use crate::testing::shell;
@@ -82,7 +82,7 @@ struct Side {
 
 impl Side {
     fn new() -> Self {
-        Self { shell: shell("", &[W]), book: FeedBook::default(), feeds: Feeds::new(PATIENCE) }
+        Self { shell: shell("", &[W]), book: FeedBook::default(), feeds: feeds(PATIENCE) }
     }
 
     fn follow(&mut self, engines: &[Engine]) {
@@ -188,7 +188,7 @@ fn answers_that_are_none_end_in_forgetting() {
         let reply = build_reply("", Reply::Message { seq: 0, payload: &engine.past[0] });
         vec![reply.into(); 100_001]
     });
-    // libzmq ends the connection of such a one; then nothing comes any more.
+    // The connection of such a one is ended; then nothing comes any more.
     let too_long: Answers = Box::new(|_| vec![vec![vec![], vec![0; 8], vec![0; (16 << 20) + 1]]]);
     for (name, answers) in [
         ("never", never),

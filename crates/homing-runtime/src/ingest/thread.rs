@@ -1,9 +1,9 @@
-//! The thread that owns the ZMQ sockets: two a feed, one for its events and one that tells whether it
-//! is connected; and while a hole is asked for, a third one.
+//! The thread that takes in what comes over the links: one a feed, for its events; and while a hole is asked for, a
+//! second one.
 
 use super::book::FeedBook;
 use super::feed::Stream;
-use super::links::{Links, Sockets};
+use super::links::{Ended, Link, Links, Note};
 use super::wanted::{Key, Want, Wanted, Wants};
 use super::{Feed, Here};
 use crate::shell::Shell;
@@ -13,14 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a change of what is wanted may wait, in milliseconds; events don't.
-const LOOK_MS: i64 = 25;
-/// What is taken from one socket before the next has its turn: so many messages, and none after so many bytes, so
+/// How long a change of what is wanted may wait; events don't.
+const LOOK: Duration = Duration::from_millis(25);
+/// What is taken from one link before the next has its turn: so many messages, and none after so many bytes, so
 /// that the longest messages of one feed hold the others up for one of them at a time.
 const AT_ONCE: usize = 64;
 const BYTES_AT_ONCE: usize = 256 << 10;
 /// An endpoint that has not answered for so long is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What a peer does wrong is said once, and again when it does it after so long, if it was heard meanwhile.
+const SAID_FOR: Duration = Duration::from_secs(60);
 
 /// What was said of a feed that isn't connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +37,17 @@ enum Said {
 struct Open {
     want: Want,
     stream: Stream,
-    sockets: Sockets,
-    /// Where replies to the stream's last question come from: a socket a question.
-    replies: Option<zmq::Socket>,
+    link: Link,
+    /// Where replies to the stream's last question come from: a link a question.
+    replies: Option<Link>,
     /// Since when it should be connected and isn't.
     missing: Option<Instant>,
-    /// What was said of that.
+    /// What was said of that,
     said: Said,
+    /// and why it is so.
+    why: Option<String>,
+    /// When it was last said what the peers of the two links do wrong.
+    blamed: [Option<Instant>; 2],
 }
 
 /// All feeds of the thread.
@@ -54,8 +60,8 @@ struct Feeds {
 }
 
 /// Until nobody wants anything any more.
-pub(super) fn run(shell: &Shell, book: &FeedBook, wanted: &Weak<Wanted>) {
-    let mut feeds = Feeds::new(PATIENCE);
+pub(super) fn run(shell: &Shell, book: &FeedBook, wanted: &Weak<Wanted>, links: Links) {
+    let mut feeds = Feeds::new(links, PATIENCE);
     let mut seen = 0;
     while let Some(wanted) = wanted.upgrade() {
         if let Some(wants) = wanted.news(&mut seen) {
@@ -67,8 +73,8 @@ pub(super) fn run(shell: &Shell, book: &FeedBook, wanted: &Weak<Wanted>) {
 }
 
 impl Feeds {
-    fn new(patience: Duration) -> Self {
-        Self { links: Links::new(), patience, open: BTreeMap::new(), failed: BTreeMap::new() }
+    const fn new(links: Links, patience: Duration) -> Self {
+        Self { links, patience, open: BTreeMap::new(), failed: BTreeMap::new() }
     }
 
     /// Closes what is not wanted, and opens what is. A rank that nobody wants followed may do anything to
@@ -100,13 +106,20 @@ impl Feeds {
             // Its predecessor may have been.
             book.connected(worker, *rank, false);
             match self.links.events(endpoint) {
-                Ok(sockets) => {
+                Ok(link) => {
                     self.failed.remove(key);
                     let kept = streams.remove(key);
                     let stream = kept.unwrap_or_else(|| Stream::new(&want.feed, here.now));
-                    let (want, missing) = (want.clone(), Some(here.now));
-                    let said = Said::Nothing;
-                    let open = Open { want, stream, sockets, replies: None, missing, said };
+                    let open = Open {
+                        want: want.clone(),
+                        stream,
+                        link,
+                        replies: None,
+                        missing: Some(here.now),
+                        said: Said::Nothing,
+                        why: None,
+                        blamed: [None; 2],
+                    };
                     self.open.insert(key.clone(), open);
                 }
                 Err(error) => {
@@ -134,52 +147,17 @@ impl Feeds {
         let down = if self.open.values().any(unsaid) { down(shell) } else { BTreeSet::new() };
         for o in self.open.values_mut() {
             if is_late(o) {
-                o.open_again(here, &mut self.links, down.contains(&*o.want.feed.worker));
+                o.go_without(here, down.contains(&*o.want.feed.worker));
             }
             o.stream.keep_time(here);
-            o.ask(here, &mut self.links);
+            o.ask(here, &self.links);
         }
-        let mut items: Vec<zmq::PollItem<'_>> = Vec::with_capacity(3 * self.open.len());
-        for o in self.open.values() {
-            let sockets = [Some(&o.sockets.monitor), Some(&o.sockets.events), o.replies.as_ref()];
-            items.extend(sockets.into_iter().flatten().map(|s| s.as_poll_item(zmq::POLLIN)));
+        if !self.open.values().any(Open::has_something) {
+            self.links.wait(LOOK);
         }
-        if items.is_empty() {
-            // libzmq has nothing to wait for.
-            std::thread::sleep(Duration::from_millis(LOOK_MS.unsigned_abs()));
-            return;
-        }
-        // An error is a signal that interrupted the wait.
-        if zmq::poll(&mut items, LOOK_MS).unwrap_or(0) == 0 {
-            return;
-        }
-        let readable: Vec<bool> = items.iter().map(zmq::PollItem::is_readable).collect();
-        drop(items);
-        let mut readable = readable.into_iter();
-        let mut ready = || readable.next().unwrap_or(false);
         let here = Here { now: Instant::now(), ..here };
         for o in self.open.values_mut() {
-            let (monitor, events) = (ready(), ready());
-            let replies = o.replies.is_some() && ready();
-            if monitor {
-                o.note_connection(here);
-            }
-            if events {
-                let mut came = false;
-                for frames in turn(&o.sockets.events) {
-                    o.stream.take(here, &frames);
-                    came = true;
-                }
-                if came {
-                    o.note_message(here);
-                }
-            }
-            // After the live ones, so that it is not far ahead of them.
-            if let Some(socket) = o.replies.as_ref().filter(|_| replies) {
-                for frames in turn(socket) {
-                    o.stream.reply(here, &frames);
-                }
-            }
+            o.take_turn(here);
         }
     }
 }
@@ -191,33 +169,56 @@ fn down(shell: &Shell) -> BTreeSet<Arc<str>> {
     down.map(|w| w.info.spec.name.clone()).collect()
 }
 
-/// What a socket has, and no more than one turn's of it.
-fn turn(socket: &zmq::Socket) -> impl Iterator<Item = Vec<Vec<u8>>> {
-    let mut bytes = 0;
-    (0..AT_ONCE).map_while(move |_| {
-        if bytes >= BYTES_AT_ONCE {
-            return None;
-        }
-        let frames = socket.recv_multipart(zmq::DONTWAIT).ok()?;
-        bytes += frames.iter().map(Vec::len).sum::<usize>();
-        Some(frames)
-    })
-}
-
 impl Open {
-    /// It has not been connected for too long: what was known of the cache is no longer believed, and new
-    /// sockets are tried, since libzmq gives a connection up for good after a protocol error. `down`: so is
-    /// its worker.
-    fn open_again(&mut self, here: Here<'_>, links: &mut Links, down: bool) {
+    fn has_something(&self) -> bool {
+        self.link.has_something() || self.replies.as_ref().is_some_and(Link::has_something)
+    }
+
+    /// What the links have, and no more than one turn's of it.
+    fn take_turn(&mut self, here: Here<'_>) {
+        for note in self.link.take(AT_ONCE, BYTES_AT_ONCE) {
+            match note {
+                Note::Connected => self.connection(here, true),
+                Note::Message(frames) => {
+                    self.stream.take(here, &frames);
+                    self.note_message(here);
+                }
+                Note::Lost(why) => {
+                    self.connection(here, false);
+                    if why.is_fault() {
+                        // It is back sooner than it would be missed, and may never be heard.
+                        self.stream.forget(here);
+                    }
+                    self.note_end(here, why);
+                }
+                Note::Failed(why) => self.note_end(here, why),
+            }
+        }
+        // After the live ones, so that it is not far ahead of them.
+        let replies = self.replies.as_ref().map(|link| link.take(AT_ONCE, BYTES_AT_ONCE));
+        for note in replies.into_iter().flatten() {
+            match note {
+                Note::Message(frames) => self.stream.reply(here, &frames),
+                Note::Lost(why) | Note::Failed(why) if why.is_fault() => {
+                    let Feed { worker, rank, replay, .. } = &self.want.feed;
+                    if may_say(&mut self.blamed[1], here.now) {
+                        tracing::warn!(
+                            worker, rank, endpoint = replay.as_deref(), why = %why,
+                            "the worker can't be asked for events that were lost"
+                        );
+                    }
+                }
+                // That nothing comes is for the stream to see.
+                Note::Connected | Note::Lost(_) | Note::Failed(_) => {}
+            }
+        }
+    }
+
+    /// It has not been connected for too long: what was known of the cache is no longer believed. The link goes on
+    /// trying. `down`: so is its worker.
+    fn go_without(&mut self, here: Here<'_>, down: bool) {
         self.missing = Some(here.now);
         let Feed { worker, rank, endpoint, .. } = &self.want.feed;
-        // One that listens goes on listening, and its port is its own. An error here would have been one at
-        // the first time.
-        if !is_wildcard(endpoint)
-            && let Ok(sockets) = links.events(endpoint)
-        {
-            self.sockets = sockets;
-        }
         let says = if down { Said::Down } else { Said::Unreachable };
         // Whoever was down is told of anew once it is back and its events are not.
         if self.said == says || self.said == Said::Unreachable {
@@ -226,11 +227,13 @@ impl Open {
         if std::mem::replace(&mut self.said, says) == Said::Nothing {
             self.stream.forget(here);
         }
+        let why = self.why.as_deref();
         if down {
             tracing::warn!(
                 worker,
                 rank,
                 endpoint,
+                why,
                 "the worker does not serve, and its KV events can't be reached either: its cache is unknown until they are"
             );
             return;
@@ -240,13 +243,14 @@ impl Open {
             worker,
             rank,
             endpoint,
+            why,
             "the worker's KV events can't be reached: its cache is unknown until they are; {hint}"
         );
     }
 
     /// Asks what the stream wants to be asked. A question whose answers are not awaited any more takes its
-    /// socket with it, and so its answers.
-    fn ask(&mut self, here: Here<'_>, links: &mut Links) {
+    /// link with it, and so its answers.
+    fn ask(&mut self, here: Here<'_>, links: &Links) {
         if let Some(from) = self.stream.ask(here.now) {
             let endpoint = self.want.feed.replay.as_deref().unwrap_or_default();
             self.replies = links.replies(endpoint, from).ok();
@@ -259,31 +263,39 @@ impl Open {
         }
     }
 
-    /// Reads what the monitor says: the first two bytes of an event name it.
-    fn note_connection(&mut self, here: Here<'_>) {
-        let connected = |frames: Vec<Vec<u8>>| {
-            let Some([a, b, ..]) = frames.first().map(Vec::as_slice) else { return None };
-            let event = u16::from_ne_bytes([*a, *b]);
-            Some(event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED.to_raw())
-        };
-        let said: Vec<bool> = turn(&self.sockets.monitor).filter_map(connected).collect();
-        for connected in said {
-            self.connection(here, connected);
-        }
-    }
-
     /// Where this listens, whoever came and went (a probe of the port, the engine's last life) says nothing of
     /// the one that publishes: its messages do.
     fn note_message(&mut self, here: Here<'_>) {
         if self.missing.is_some() && is_wildcard(&self.want.feed.endpoint) {
             self.connection(here, true);
         }
+        let said = &mut self.blamed[0];
+        if said.is_some_and(|at| here.now.duration_since(at) >= SAID_FOR) {
+            *said = None;
+        }
+    }
+
+    /// A connection ended, or was none. What of it is of the peer's making won't pass by itself, so that is said at
+    /// once; not so where another one is heard.
+    fn note_end(&mut self, here: Here<'_>, why: Ended) {
+        if self.missing.is_none() {
+            return;
+        }
+        if why.is_fault() && may_say(&mut self.blamed[0], here.now) {
+            let Feed { worker, rank, endpoint, .. } = &self.want.feed;
+            tracing::warn!(
+                worker, rank, endpoint, why = %why,
+                "the worker's KV events can't be read: they are tried again, less and less often"
+            );
+        }
+        self.why = Some(why.to_string());
     }
 
     fn connection(&mut self, here: Here<'_>, connected: bool) {
         here.book.connected(&self.want.feed.worker, self.want.feed.rank, connected);
         self.stream.connected(here, connected);
         self.missing = (!connected).then_some(here.now);
+        self.why = None;
         if connected && std::mem::replace(&mut self.said, Said::Nothing) != Said::Nothing {
             let Feed { worker, rank, endpoint, .. } = &self.want.feed;
             tracing::info!(worker, rank, endpoint, "the worker's KV events are reached again");
@@ -291,6 +303,16 @@ impl Open {
     }
 }
 
+/// True once, until it is forgotten.
+fn may_say(said: &mut Option<Instant>, now: Instant) -> bool {
+    let first = said.is_none();
+    said.get_or_insert(now);
+    first
+}
+
+#[cfg(test)]
+#[path = "hostile_tests.rs"]
+mod hostile_tests;
 #[cfg(test)]
 #[path = "listen_tests.rs"]
 mod listen_tests;
