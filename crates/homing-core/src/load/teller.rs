@@ -1,10 +1,11 @@
 //! When other routers are told what is booked here (R23), so that messages are few: at most two a turn, and one a second.
 //!
 //! A message that goes out anyway takes along whatever has changed. By itself only a new booking makes one: others must
-//! not place on the same worker meanwhile. Prompts that are computed and requests that end wait for such a one; where none
-//! comes, they go as long as the turns so far have left messages over. Answers that merely grow, which they all do all the
-//! time, make none. With the next beat at the latest all of it goes. So the busier a router, the sooner all is told; and what
-//! is told is whole sums, so nothing is wrong for longer than that.
+//! not place on the same worker meanwhile. Requests that end and prompts that are computed wait for such a one; where none
+//! comes, they go as long as the turns so far have left messages over, the last of them for an end: a place that is free is
+//! worth more to others than a prompt that is done. Answers that merely grow, which they all do all the time, make none.
+//! With the next beat at the latest all of it goes. So the busier a router, the sooner all is told; and what is told is
+//! whole sums, so nothing is wrong for longer than that.
 
 use super::PeerLoad;
 use crate::ids::DpRank;
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// How often new bookings make a message at most: else one goes at once.
 pub const BOOKINGS_EVERY: Duration = Duration::from_millis(20);
 /// So long whatever else waits for a message to go along with, before it makes one of its own.
-pub const REST_WAITS: Duration = Duration::from_millis(20);
+pub const REST_WAITS: Duration = Duration::from_millis(40);
 /// How often all of it is told, which is also the sign of life,
 pub const BEAT: Duration = Duration::from_secs(1);
 /// and from when on a message that goes out anyway does for that.
@@ -133,7 +134,8 @@ impl Teller {
             self.told_at + BOOKINGS_EVERY
         } else if has_come_further(loads, &self.told) {
             let since = *self.since.get_or_insert(now);
-            if self.left <= 0 {
+            let kept = i64::from(!has_ended(loads, &self.told));
+            if self.left <= kept {
                 return None;
             }
             since + REST_WAITS
@@ -172,6 +174,12 @@ fn has_come_further(now: &Loads, told: &Loads) -> bool {
             .iter()
             .zip(told)
             .any(|((at, now), (there, told))| at != there || stage(now) != stage(told))
+}
+
+/// Whether a target has fewer requests than others know of.
+fn has_ended(now: &Loads, told: &Loads) -> bool {
+    let requests = |all: &Loads, at| all.get(at).map_or(0, |load| load.active_requests);
+    told.keys().any(|at| requests(now, at) < requests(told, at))
 }
 
 #[cfg(test)]

@@ -35,18 +35,36 @@ fn what_else_changes_goes_while_messages_are_left_over_and_with_the_beat_at_the_
     let say = |teller: &mut Teller, ms, loads| teller.look(at(ms), loads, false);
     say(&mut teller, 1, loads(1, 0, 0));
     assert!(say(&mut teller, 21, loads(1, 0, 0)).is_some());
-    // Its first token: one message is left.
-    assert!(say(&mut teller, 30, loads(1, 1, 0)).is_none());
-    assert!(say(&mut teller, 80, loads(1, 1, 5)).is_some());
-    // It grows, and ends: none is.
-    for ms in 81..1000 {
-        let now = if ms < 500 { loads(1, 1, ms.into()) } else { Loads::new() };
-        assert_eq!(say(&mut teller, ms, now), None, "{ms}");
+    // Its first token: one message is left, which is for its end.
+    for ms in 22..300 {
+        assert_eq!(say(&mut teller, ms, loads(1, 1, ms.into())), None, "{ms}");
+    }
+    assert_eq!((teller.is_behind(), teller.next_look()), (true, at(1000)));
+    // The next one's first token goes along with its booking.
+    assert!(say(&mut teller, 300, loads(2, 1, 9)).is_some());
+    assert!(say(&mut teller, 301, loads(1, 1, 9)).is_none());
+    assert_eq!(teller.next_look(), at(341));
+    assert!(say(&mut teller, 341, loads(1, 1, 9)).is_some());
+    assert!(say(&mut teller, 350, Loads::new()).is_none());
+    assert!(say(&mut teller, 390, Loads::new()).is_some(), "two turns have left as many");
+    // Nothing is left.
+    say(&mut teller, 400, loads(1, 0, 0));
+    assert!(say(&mut teller, 420, loads(1, 0, 0)).is_some());
+    assert!(say(&mut teller, 421, Loads::new()).is_none());
+    assert!(say(&mut teller, 461, Loads::new()).is_some());
+    assert!(!teller.is_behind());
+}
+
+#[test]
+fn answers_that_grow_make_no_message_and_go_with_the_next() {
+    let mut teller = Teller::new(at(0), 9);
+    teller.look(at(1), loads(1, 1, 0), true).unwrap();
+    for ms in 2..1000 {
+        assert_eq!(teller.look(at(ms), loads(1, 1, ms.into()), false), None, "{ms}");
         assert_eq!((teller.is_behind(), teller.next_look()), (true, at(1000)));
     }
-    let word = say(&mut teller, 1000, Loads::new()).unwrap();
-    let over = ("w".into(), DpRank(0), PeerLoad::default());
-    assert_eq!(word, Word { whole: true, targets: vec![over] });
+    let word = teller.look(at(1000), loads(1, 1, 1000), false).unwrap();
+    assert_eq!((word.whole, word.targets[0].2.context), (true, 1000));
 }
 
 #[test]
