@@ -2,6 +2,10 @@
 conversation, and open streams. By the router's own CPU time and memory, so that a busy machine matters little.
 
     HOMING_BIN=target/release/homing python3 e2e/python/gateway_costs.py [--tokenizer FOLDER] [--requests N] [--streams N]
+    ... --workers http://127.0.0.1:9001,http://127.0.0.1:9002
+
+The first form asks one request at a time, of mock engines that publish what they hold. The second one asks 32 at a time, as
+`run.py` does, of workers that are there already and answer at once (its `mockworker`), and leaves the streams out.
 
 The figures of docs/benchmarks.md ("What run.py doesn't measure") are its.
 """
@@ -12,6 +16,7 @@ import json
 import os
 import random
 import threading
+from types import SimpleNamespace
 
 from harness import MODEL, TOKENIZER, Mock, Serve, eventually
 from recording_worker import RecordingWorker
@@ -47,18 +52,18 @@ def resident_kib(pid):
 class Asks:
     """One kept connection to the gateway."""
 
-    def __init__(self, router):
-        self.router, self.connection = router, http.client.HTTPConnection("127.0.0.1", router.port, timeout=60)
+    def __init__(self, router, model):
+        self.model, self.router, self.connection = router, http.client.HTTPConnection("127.0.0.1", router.port, timeout=60)
 
     def chat(self, messages, **headers):
-        body = json.dumps({"model": MODEL, "messages": messages, "max_tokens": 1})
+        body = json.dumps({"model": self.model, "messages": messages, "max_tokens": 1})
         self.connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json", **headers})
         answer = self.connection.getresponse()
         read = answer.read()
         assert answer.status == 200, (answer.status, read[:300])
 
     def cost(self, requests):
-        """Each of these lists of messages once -> CPU us of the router a request."""
+        """Each of these lists of messages once, one after the other -> CPU us of the router a request."""
         requests = list(requests)
         before = cpu_us(self.router.proc.pid)
         for n, messages in enumerate(requests):
@@ -66,21 +71,51 @@ class Asks:
         return (cpu_us(self.router.proc.pid) - before) / len(requests)
 
 
+class Many:
+    """As many kept connections to the gateway as `run.py` has for long prompts, all at once."""
+
+    CONNECTIONS = 32
+
+    def __init__(self, router, model):
+        self.router, self.model = router, model
+
+    def cost(self, requests):
+        """Each of these lists of messages once -> CPU us of the router a request."""
+        bodies = [json.dumps({"model": self.model, "messages": messages, "max_tokens": 1}).encode() for messages in requests]
+        left = [(f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\nContent-Type: application/json\r\nX-Session-Id: s{n % 64}\r\n"
+                 f"Content-Length: {len(body)}\r\n\r\n").encode() + body for n, body in enumerate(bodies)]
+
+        async def one(requests):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.router.port)
+            while requests:
+                writer.write(requests.pop())
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 "), head
+                length = head.lower().split(b"content-length:")[1].split(b"\r\n")[0]
+                await reader.readexactly(int(length))
+            writer.close()
+
+        async def all_of_them():
+            await asyncio.gather(*(one(left) for _ in range(self.CONNECTIONS)))
+
+        before = cpu_us(self.router.proc.pid)
+        asyncio.run(all_of_them())
+        return (cpu_us(self.router.proc.pid) - before) / len(bodies)
+
+
 def user(words):
     return [{"role": "user", "content": words}]
 
 
-def prompts(router, count, seed):
+def prompts(asks, count, seed):
     """The costs of short prompts: never seen, and seen before."""
-    asks = Asks(router)
     asks.cost(user(text(1024, (seed, "warm", n))) for n in range(200))
     fresh = [user(text(1024, (seed, n))) for n in range(count)]
     return asks.cost(fresh), asks.cost(fresh)
 
 
-def turns(router, count):
+def turns(asks, count):
     """The cost of a turn that adds 1 KB to a conversation of 64 KB, and of one that adds nothing new (its repetition)."""
-    asks = Asks(router)
     talks = [user(text(64 << 10, ("talk", n))) for n in range(count)]
     whole = asks.cost(talks)
     longer = [talk + [{"role": "assistant", "content": text(512, ("a", n))}] + user(text(512, ("u", n)))
@@ -140,27 +175,36 @@ def main():
     says.add_argument("--tokenizer", default=TOKENIZER, help="a model's folder (Homing's own small one)")
     says.add_argument("--requests", type=int, default=1000)
     says.add_argument("--streams", type=int, default=1000)
+    says.add_argument("--workers", help="URLs of workers that are there, with commas between them: many requests at a time")
+    says.add_argument("--model", default=MODEL, help="what those serve")
     args = says.parse_args()
-    engines = [Mock("--speedup", "1000", "--tokenizer", args.tokenizer, "--blocks", "65536") for _ in range(ENGINES)]
+    engines = [SimpleNamespace(url=url) for url in args.workers.split(",")] if args.workers else \
+        [Mock("--speedup", "1000", "--tokenizer", args.tokenizer, "--blocks", "65536") for _ in range(ENGINES)]
+    kind, most = (Many, args.requests // 4) if args.workers else (Asks, args.requests // 20)
     try:
-        tokens = f'[[models]]\nname = "{MODEL}"\ntokenizer = "{args.tokenizer}"\n'
-        with Serve(engines, extra=f'[routing]\npolicy = "kv"\n{tokens}') as exact, \
+        tokens = f'[[models]]\nname = "{args.model}"\ntokenizer = "{args.tokenizer}"\n'
+        source = '[index]\nsource = "events"\n' if args.workers else ""
+        with Serve(engines, extra=f'[routing]\npolicy = "kv"\n{source}{tokens}') as exact, \
                 Serve(engines, extra='[index]\nsource = "off"\n') as plain:
-            eventually(lambda: (Asks(exact).chat(user("hello")), exact.workers()[0]["index"] == "events")[1], "exact tokens")
-            for n in range(8):
-                Asks(exact).chat(user(text(4096, ("block", n))))
-            (unseen, seen), (routed, _) = prompts(exact, args.requests, "e"), prompts(plain, args.requests, "p")
-            whole, turn, again = turns(exact, max(8, args.requests // 20))
-            long_plain, _, _ = turns(plain, max(8, args.requests // 20))
+            if not args.workers:
+                eventually(lambda: (Asks(exact, MODEL).chat(user("hello")), exact.workers()[0]["index"] == "events")[1], "exact tokens")
+                for n in range(8):
+                    Asks(exact, MODEL).chat(user(text(4096, ("block", n))))
+            by_tokens, by_load = kind(exact, args.model), kind(plain, args.model)
+            (unseen, seen), (routed, _) = prompts(by_tokens, args.requests, "e"), prompts(by_load, args.requests, "p")
+            whole, turn, again = turns(by_tokens, max(8, most))
+            long_plain, _, _ = turns(by_load, max(8, most))
     finally:
         for engine in engines:
-            engine.close()
+            if not args.workers:
+                engine.close()
     print("| CPU us a request | |\n|---|---|")
     for name, cost in (("1 KB, no tokens, no index", routed), ("1 KB, exact, never seen", unseen), ("1 KB, exact, seen before", seen),
                        ("64 KB, no tokens, no index", long_plain), ("64 KB, exact, never seen", whole),
                        ("64 KB known and 1 KB new", turn), ("the same again", again)):
         print(f"| {name} | {cost:,.0f} |")
-    print(f"\n{streams(args.streams):.1f} KiB of memory for each of {args.streams} open streams")
+    if not args.workers:
+        print(f"\n{streams(args.streams):.1f} KiB of memory for each of {args.streams} open streams")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ def away(goes):
             comes_back()
             says(routers, "homing_replication_up", 1)
             says(routers, "homing_replication_in_step", 1)
-        assert not load.failed and load.count > 20, load.failed[:3]
+            # First turns wait for a store that is paused, so this may take a while.
+            eventually(lambda: load.count > 20, "some more turns", 60)
+        assert not load.failed, load.failed[:3]
 
         def agreed():
             said = [{s["key_digest"]: s["worker"] for s in r.admin_json("/admin/sessions?limit=1000")["sessions"]}
