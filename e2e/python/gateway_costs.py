@@ -5,7 +5,8 @@ conversation, and open streams. By the router's own CPU time and memory, so that
     ... --workers http://127.0.0.1:9001,http://127.0.0.1:9002
 
 The first form asks one request at a time, of mock engines that publish what they hold. The second one asks 32 at a time, as
-`run.py` does, of workers that are there already and answer at once (its `mockworker`), and leaves the streams out.
+`run.py` does, of workers of `test-model` that are there already and answer at once (its `mockworker`), and leaves the streams
+out; one mock engine beside them, which is drained then, tells the router the size of a block.
 
 The figures of docs/benchmarks.md ("What run.py doesn't measure") are its.
 """
@@ -16,9 +17,10 @@ import json
 import os
 import random
 import threading
+from contextlib import ExitStack
 from types import SimpleNamespace
 
-from harness import MODEL, TOKENIZER, Mock, Serve, eventually
+from harness import MODEL, TOKENIZER, Mock, Serve, call, eventually
 from recording_worker import RecordingWorker
 
 ENGINES = 4
@@ -52,11 +54,11 @@ def resident_kib(pid):
 class Asks:
     """One kept connection to the gateway."""
 
-    def __init__(self, router, model):
-        self.model, self.router, self.connection = router, http.client.HTTPConnection("127.0.0.1", router.port, timeout=60)
+    def __init__(self, router):
+        self.router, self.connection = router, http.client.HTTPConnection("127.0.0.1", router.port, timeout=60)
 
     def chat(self, messages, **headers):
-        body = json.dumps({"model": self.model, "messages": messages, "max_tokens": 1})
+        body = json.dumps({"model": MODEL, "messages": messages, "max_tokens": 1})
         self.connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json", **headers})
         answer = self.connection.getresponse()
         read = answer.read()
@@ -76,12 +78,12 @@ class Many:
 
     CONNECTIONS = 32
 
-    def __init__(self, router, model):
-        self.router, self.model = router, model
+    def __init__(self, router):
+        self.router = router
 
     def cost(self, requests):
         """Each of these lists of messages once -> CPU us of the router a request."""
-        bodies = [json.dumps({"model": self.model, "messages": messages, "max_tokens": 1}).encode() for messages in requests]
+        bodies = [json.dumps({"model": MODEL, "messages": messages, "max_tokens": 1}).encode() for messages in requests]
         left = [(f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\nContent-Type: application/json\r\nX-Session-Id: s{n % 64}\r\n"
                  f"Content-Length: {len(body)}\r\n\r\n").encode() + body for n, body in enumerate(bodies)]
 
@@ -176,34 +178,34 @@ def main():
     says.add_argument("--requests", type=int, default=1000)
     says.add_argument("--streams", type=int, default=1000)
     says.add_argument("--workers", help="URLs of workers that are there, with commas between them: many requests at a time")
-    says.add_argument("--model", default=MODEL, help="what those serve")
     args = says.parse_args()
-    engines = [SimpleNamespace(url=url) for url in args.workers.split(",")] if args.workers else \
-        [Mock("--speedup", "1000", "--tokenizer", args.tokenizer, "--blocks", "65536") for _ in range(ENGINES)]
-    kind, most = (Many, args.requests // 4) if args.workers else (Asks, args.requests // 20)
-    try:
-        tokens = f'[[models]]\nname = "{args.model}"\ntokenizer = "{args.tokenizer}"\n'
-        source = '[index]\nsource = "events"\n' if args.workers else ""
-        with Serve(engines, extra=f'[routing]\npolicy = "kv"\n{source}{tokens}') as exact, \
-                Serve(engines, extra='[index]\nsource = "off"\n') as plain:
-            if not args.workers:
-                eventually(lambda: (Asks(exact, MODEL).chat(user("hello")), exact.workers()[0]["index"] == "events")[1], "exact tokens")
-                for n in range(8):
-                    Asks(exact, MODEL).chat(user(text(4096, ("block", n))))
-            by_tokens, by_load = kind(exact, args.model), kind(plain, args.model)
-            (unseen, seen), (routed, _) = prompts(by_tokens, args.requests, "e"), prompts(by_load, args.requests, "p")
-            whole, turn, again = turns(by_tokens, max(8, most))
-            long_plain, _, _ = turns(by_load, max(8, most))
-    finally:
-        for engine in engines:
-            if not args.workers:
-                engine.close()
+    there = [SimpleNamespace(url=url) for url in args.workers.split(",")] if args.workers else []
+    kind, most = (Many, args.requests // 4) if there else (Asks, args.requests // 20)
+    with ExitStack() as stack:
+        engines = [stack.enter_context(Mock("--speedup", "1000", "--tokenizer", args.tokenizer, "--blocks", "65536"))
+                   for _ in range(1 if there else ENGINES)]
+        tokens = f'[[models]]\nname = "{MODEL}"\ntokenizer = "{args.tokenizer}"\n'
+        source = '[index]\nsource = "events"\n' if there else ""
+        exact = stack.enter_context(Serve(engines + there, extra=f'[routing]\npolicy = "kv"\n{source}{tokens}'))
+        plain = stack.enter_context(Serve(there or engines, extra='[index]\nsource = "off"\n'))
+        eventually(lambda: (Asks(engines[0]).chat(user("hello")), exact.workers()[0]["index"] == "events")[1], "exact tokens")
+        for n in range(8):
+            Asks(engines[0]).chat(user(text(4096, ("block", n))))
+        eventually(lambda: exact.metric("homing_kv_events_total", kind="stored") > 0, "events")
+        if there:
+            name = exact.workers()[0]["id"]
+            status, _, answer = call(exact.admin, "POST", f"/admin/workers/{name}/drain")
+            assert status < 300, answer
+        by_tokens, by_load = kind(exact), kind(plain)
+        (unseen, seen), (routed, _) = prompts(by_tokens, args.requests, "e"), prompts(by_load, args.requests, "p")
+        whole, turn, again = turns(by_tokens, max(8, most))
+        long_plain, _, _ = turns(by_load, max(8, most))
     print("| CPU us a request | |\n|---|---|")
     for name, cost in (("1 KB, no tokens, no index", routed), ("1 KB, exact, never seen", unseen), ("1 KB, exact, seen before", seen),
                        ("64 KB, no tokens, no index", long_plain), ("64 KB, exact, never seen", whole),
                        ("64 KB known and 1 KB new", turn), ("the same again", again)):
         print(f"| {name} | {cost:,.0f} |")
-    if not args.workers:
+    if not there:
         print(f"\n{streams(args.streams):.1f} KiB of memory for each of {args.streams} open streams")
 
 
