@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Messages that a turn may cost, those that tell of bindings among them.
+pub const PER_TURN: u32 = 2;
 /// How often new bookings make a message at most: else one goes at once.
 pub const BOOKINGS_EVERY: Duration = Duration::from_millis(20);
 /// So long whatever else waits for a message to go along with, before it makes one of its own.

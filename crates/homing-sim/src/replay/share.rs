@@ -6,15 +6,13 @@ use super::world::{Due, World};
 use homing_core::core::Publication;
 use homing_core::ids::DpRank;
 use homing_core::load::PeerLoad;
-use homing_core::load::teller::{Loads, Teller};
+use homing_core::load::teller::{Loads, PER_TURN, Teller};
 use homing_core::time::Time;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often what has happened goes out.
 const TICK: Duration = Duration::from_millis(10);
-/// Messages that a turn may cost.
-const PER_TURN: u32 = 2;
 
 /// What routers tell each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

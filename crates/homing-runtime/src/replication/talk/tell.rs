@@ -5,15 +5,15 @@ use super::super::port::{MESSAGE_MAX, To};
 use super::Talk;
 use bytes::Bytes;
 use homing_core::core::{Cursor, Publication};
-use homing_core::load::teller::Loads as Booked;
+use homing_core::load::teller::{self, Loads as Booked};
 use homing_core::time::Time;
 use homing_wire::replica::{self, Body, Head, Loads, Message, READS, updates_that_fit};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Messages that a turn may cost where bindings are told here, and where load alone is: its register is written into the
-/// store then.
-pub(super) const PER_TURN: [u32; 2] = [1, 2];
+/// Messages that a turn may cost where load alone is told here, since its register is written into the store then; and where
+/// bindings are, too.
+pub(super) const PER_TURN: [u32; 2] = [teller::PER_TURN - 1, teller::PER_TURN];
 /// So many targets, and registers of so many bytes, go in one message; what is more goes apart.
 const ALONG_TARGETS: usize = 512;
 const ALONG_BYTES: usize = MESSAGE_MAX / 2;
