@@ -8,18 +8,20 @@ use super::generated::kv_client::KvClient;
 use super::generated::watch_client::WatchClient;
 use super::generated::watch_request::RequestUnion;
 use super::generated::{
-    KeyValue, RangeRequest, ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse,
+    KeyValue, RangeRequest, RangeResponse, ResponseHeader, WatchCreateRequest, WatchRequest,
+    WatchResponse,
 };
+use super::pages::{Page, Pages};
 use super::wire::{Fault, Wire, judge, unreachable};
+use bytes::Bytes;
 use homing_runtime::replication::port::{MESSAGE_MAX, STORE_PATIENCE};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tonic::Code;
 use tonic::codegen::tokio_stream::{self, StreamExt as _};
 
-/// Keys of a page, where they are small: for each page etcd walks all keys from there to the end, to count them, so that of
-/// a million small pages take minutes.
-const PAGE: i64 = 32_768;
+/// Keys of a page, where they are small.
+const PAGE: i64 = 16_384;
 /// Where etcd is too slow for such a one.
 const SMALL_PAGE: i64 = 2_048;
 /// Largest answer: any one value fits, and what comes of many in one step.
@@ -137,59 +139,75 @@ async fn run(wire: &Wire, prefix: &[u8], heard: &mpsc::Sender<Heard>) -> Unheard
     }
 }
 
-/// All that is there.
+/// All that is there. While a page is handed on the next one is on its way.
 async fn list(wire: &Wire, prefix: &[u8], heard: &mpsc::Sender<Heard>) -> Result<Mark, Ended> {
-    let (mut from, end) = (prefix.to_vec(), behind(prefix));
-    let (mut mark, mut limit) = (Mark::default(), PAGE);
+    let mut pages = Pages::new(prefix.to_vec(), behind(prefix));
+    let mut limit = PAGE;
+    let mut page = read(wire, &pages, 0, &mut limit).await?;
+    let ResponseHeader { cluster_id: cluster, revision } = page.header.unwrap_or_default();
     loop {
-        let request = RangeRequest {
-            key: from.clone().into(),
-            range_end: end.clone().into(),
-            limit,
-            revision: mark.revision,
+        let ends = page.kvs.first().zip(page.kvs.last()).map(|(a, b)| (&*a.key, &*b.key));
+        let (more, all) = (page.more, page.count.unsigned_abs());
+        let came = Page { ends, more, all, limit: limit.unsigned_abs() };
+        if !pages.came(&came) {
+            hand_on(page, heard).await?;
+            return Ok(Mark { cluster, revision });
+        }
+        let next = read(wire, &pages, revision, &mut limit);
+        let (handed, next) = tokio::join!(hand_on(page, heard), next);
+        handed?;
+        page = next?;
+    }
+}
+
+async fn hand_on(page: RangeResponse, heard: &mpsc::Sender<Heard>) -> Result<(), Unheard> {
+    for kv in page.kvs {
+        say(heard, Heard::Put(kv)).await?;
+    }
+    Ok(())
+}
+
+/// One page as of a revision, the latest one at first; `limit`: as many keys as it can be.
+async fn read(
+    wire: &Wire,
+    pages: &Pages,
+    revision: i64,
+    limit: &mut i64,
+) -> Result<RangeResponse, Ended> {
+    let (key, range_end) = pages.window();
+    let (key, range_end) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(range_end));
+    loop {
+        let request = || RangeRequest {
+            key: key.clone(),
+            range_end: range_end.clone(),
+            limit: *limit,
+            revision,
         };
         let page = wire.ask(|channel| {
-            let request = request.clone();
+            let request = request();
             async move {
                 let client = KvClient::with_origin(channel.clone(), channel.origin.clone());
                 client.max_decoding_message_size(ANSWER_MAX).range(request).await
             }
         });
-        let page = match page.await {
-            Ok(page) => page,
-            Err(fault) if fault.code == Code::OutOfRange => {
-                if fault.error.to_string().contains("compacted") {
-                    return Err(Ended::Over { another: false, why: "compacted while it was read" });
-                }
-                // Large values: fewer at a time.
-                if limit == 1 {
-                    return Err(Ended::Broken(fault));
-                }
-                limit = (limit / 8).max(1);
-                continue;
-            }
-            Err(_) if limit > SMALL_PAGE => {
-                limit = SMALL_PAGE;
-                continue;
-            }
-            Err(fault) => return Err(Ended::Broken(fault)),
+        let fault = match page.await {
+            Ok(page) => return Ok(page),
+            Err(fault) => fault,
         };
-        if mark.revision == 0
-            && let Some(ResponseHeader { cluster_id, revision }) = page.header
-        {
-            mark = Mark { cluster: cluster_id, revision };
+        if fault.code == Code::OutOfRange {
+            if fault.error.to_string().contains("compacted") {
+                return Err(Ended::Over { another: false, why: "compacted while it was read" });
+            }
+            // Large values: fewer at a time.
+            if *limit > 1 {
+                *limit = (*limit / 8).max(1);
+                continue;
+            }
+        } else if *limit > SMALL_PAGE {
+            *limit = SMALL_PAGE;
+            continue;
         }
-        let more = page.more;
-        if let Some(last) = page.kvs.last() {
-            from = last.key.to_vec();
-            from.push(0);
-        }
-        for kv in page.kvs {
-            say(heard, Heard::Put(kv)).await?;
-        }
-        if !more {
-            return Ok(mark);
-        }
+        return Err(Ended::Broken(fault));
     }
 }
 

@@ -40,6 +40,8 @@ pub struct RangeResponse {
     pub kvs: ::prost::alloc::vec::Vec<KeyValue>,
     #[prost(bool, tag = "3")]
     pub more: bool,
+    #[prost(int64, tag = "4")]
+    pub count: i64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutRequest {

@@ -21,6 +21,7 @@ mod follow;
 mod generated;
 mod lease;
 mod members;
+mod pages;
 mod place;
 mod registrar;
 mod store;
