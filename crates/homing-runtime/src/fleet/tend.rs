@@ -121,40 +121,59 @@ impl Tend {
             pause = pause.min(interval);
             let probe = self.probe().await;
             let up = self.note(probe) && probe == Probe::Good && self.learn().await;
-            if let Some(id) = self.id().filter(|_| up) {
-                self.read_metrics(id).await;
-            }
+            let known = match self.id().filter(|_| up) {
+                Some(id) => self.read_metrics(id).await,
+                None => false,
+            };
             let shell = self.shell.clone();
             tokio::select! {
-                () = tokio::time::sleep(if up { interval } else { pause }) => {}
+                () = tokio::time::sleep(if known { interval } else { pause }) => {}
                 // Somebody asks for a model that nobody is known to serve.
                 () = shell.models_are_wanted() => self.asked = None,
             }
-            pause = if up { FIRST_PAUSE.min(interval) } else { (pause * 2).min(interval) };
+            pause = if known { FIRST_PAUSE.min(interval) } else { (pause * 2).min(interval) };
         }
     }
 
     /// What its page of metrics says of its load, and of what it has reused. One that has no such page is asked for
-    /// it seldom.
-    async fn read_metrics(&mut self, id: WorkerId) {
+    /// it seldom. False: it is another process than before, of which nothing is known yet.
+    async fn read_metrics(&mut self, id: WorkerId) -> bool {
         if self.no_metrics > 0 {
             self.no_metrics -= 1;
-            return;
+            return true;
         }
         let core = self.shell.core();
         core.expect_report(id);
         let page = match self.ask.get("/metrics").await {
             Ok((200, page)) => page,
-            Ok(_) => return self.no_metrics = ASK_AGAIN,
-            Err(_) => return,
+            Ok(_) => {
+                self.no_metrics = ASK_AGAIN;
+                return true;
+            }
+            Err(_) => return true,
         };
-        let Ok(text) = std::str::from_utf8(&page) else { return };
+        let Ok(text) = std::str::from_utf8(&page) else { return true };
         let page = Exposition::parse(text);
+        self.note_start(id, &page);
+        if self.id() != Some(id) {
+            return false;
+        }
+        let core = self.shell.core();
         for (rank, report) in report::of(&page, self.ranks.count()) {
             core.handle_report(self.shell.now(), id, rank, report);
         }
         self.verify.count(id, &page);
         self.shell.pump();
+        true
+    }
+
+    /// When its process began: another time is another life (F21).
+    fn note_start(&mut self, id: WorkerId, page: &Exposition<'_>) {
+        // Not a number is no time; anything else is one, if need be the first or the last there is.
+        if let Some(at) = page.process_start_time().filter(|at| at.is_finite()) {
+            // An error: that life has ended meanwhile, and the next probe is of the one after it.
+            let _ = self.change(FleetChange::Started(id, (at * 1e3) as u64));
+        }
     }
 
     async fn probe(&mut self) -> Probe {
@@ -224,11 +243,7 @@ impl Tend {
             }
             _ => {}
         }
-        let (started, capacity) = self.figures().await;
-        if let Some(at) = started {
-            // An error: that life has ended meanwhile, and the next probe is of the one after it.
-            let _ = self.change(FleetChange::Started(id, at));
-        }
+        let capacity = self.capacity(id).await;
         let Some(id) = self.id() else { return false };
         let served = match self.ask.get("/v1/models").await {
             Ok((200, body)) => parse_models(&body).map_err(|e| e.to_string()),
@@ -318,14 +333,12 @@ impl Tend {
         }
     }
 
-    /// When its process began, in Unix milliseconds; and tokens that one rank's cache has room for.
-    async fn figures(&self) -> (Option<u64>, Option<u64>) {
-        let Ok((200, body)) = self.ask.get("/metrics").await else { return (None, None) };
-        let Ok(text) = std::str::from_utf8(&body) else { return (None, None) };
-        let figures = Exposition::parse(text);
-        // Not a number is no time; anything else is one, if need be the first or the last there is.
-        let at = figures.process_start_time().filter(|at| at.is_finite());
-        (at.map(|at| (at * 1e3) as u64), figures.cache_tokens())
+    /// Tokens that one rank's cache has room for. Its start is noted, too.
+    async fn capacity(&mut self, id: WorkerId) -> Option<u64> {
+        let Ok((200, body)) = self.ask.get("/metrics").await else { return None };
+        let page = Exposition::parse(std::str::from_utf8(&body).ok()?);
+        self.note_start(id, &page);
+        page.cache_tokens()
     }
 
     /// Asks it where its events are, and how many ranks it has, where one of these is to be known from it.

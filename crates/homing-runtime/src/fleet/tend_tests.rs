@@ -263,8 +263,11 @@ async fn f21_another_start_time_is_another_life() {
     let world = World::new("", vec![engine.worker("w")]);
     world.is("w", State::Ready).await;
     let first = world.id("w");
+    let pages = || engine.says.lock().asked_metrics;
+    let before = pages();
     engine.say(|s| s.started_at = 2.0);
     eventually("another life is seen", || world.id("w") != first).await;
+    assert!(pages() <= before + 3, "at the next probe, not when it is asked anew what it serves");
     let second = world.id("w");
     world.is("w", State::Ready).await;
     // Asked twice more, it says the same, and stays who it is.
