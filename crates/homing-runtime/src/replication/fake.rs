@@ -196,6 +196,11 @@ impl BindingStore for Shelf {
 
     fn follow(&self) -> Following {
         let (to, following) = mpsc::channel(100_000);
+        if self.down.load(Ordering::Relaxed) {
+            // Nothing was said that could be lost.
+            self.followers.lock().push(to);
+            return following;
+        }
         for (key, (revision, value)) in self.values.lock().iter() {
             let seen = Seen::Put { key: key.clone(), value: value.clone(), revision: *revision };
             to.try_send(seen).unwrap();

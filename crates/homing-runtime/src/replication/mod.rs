@@ -33,6 +33,11 @@ use store::Store;
 use talk::Talk;
 use tokio::sync::{Notify, oneshot};
 
+/// So long who is new waits for what others know, before it takes requests without that;
+const JOIN_PATIENCE: Duration = Duration::from_secs(15);
+/// and where nothing is heard.
+const ALONE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What the settings say of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {

@@ -55,13 +55,33 @@ struct Peer {
     silent: bool,
     /// How much of the language it reads, as it has said.
     reads: u64,
-    /// How often it has counted on, one by one, from where it had been before; and where it is there.
-    behind: (u32, u64),
+    behind: Behind,
 }
 
-/// So often a router counts on from where it had been long before until that is its count: somebody has spoken in its
-/// name, or something was late for long.
+/// So often a router counts on from where it had been long before, or in a life before the one that is known, until that
+/// is its count: somebody has spoken in its name, or something was late for long.
 const BEHIND: u32 = 8;
+
+/// How a router counts on from where it had been before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Behind {
+    /// In which life.
+    boot: u64,
+    /// How often, one by one,
+    times: u32,
+    /// and where it is.
+    at: u64,
+}
+
+impl Behind {
+    /// One more. True where it has been long enough.
+    fn insists(&mut self, head: &Head) -> bool {
+        let goes_on = head.boot == self.boot && Some(head.sequence) == self.at.checked_add(1);
+        let times = if goes_on { self.times + 1 } else { 1 };
+        *self = Self { boot: head.boot, times, at: head.sequence };
+        times >= BEHIND
+    }
+}
 
 /// A question that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -104,12 +124,16 @@ impl Peers {
             return Heard::Ours;
         }
         let boot = Time::from_micros(head.boot);
+        let before = self.known.get_mut(&head.writer);
+        if let Some(peer) = before
+            && peer.boot > head.boot
+            && (head.sequence == 0 || !peer.behind.insists(head))
+        {
+            // Of its life before this one.
+            return Heard::Old;
+        }
         let before = self.known.get(&head.writer).copied();
         let Some(peer) = before.filter(|peer| peer.boot == head.boot) else {
-            if before.is_some_and(|peer| peer.boot > head.boot) {
-                // Of its life before this one.
-                return Heard::Old;
-            }
             // What it has said to all since it is there; before, it had nothing that others had not.
             let missing = Some(Time::from_micros(boot.as_micros().saturating_sub(micros(MARGIN))));
             let (sequence, clock) = (head.sequence, head.now);
@@ -130,16 +154,11 @@ impl Peers {
         if head.sequence == 0 {
             return Heard::InOrder;
         }
-        if head.sequence <= peer.sequence {
-            let (times, last) = peer.behind;
-            let times = if head.sequence == last.wrapping_add(1) { times + 1 } else { 1 };
-            peer.behind = (times, head.sequence);
-            if times < BEHIND {
-                return Heard::Old;
-            }
+        if head.sequence <= peer.sequence && !peer.behind.insists(head) {
+            return Heard::Old;
         }
         let gap = peer.sequence.checked_add(1) != Some(head.sequence);
-        (peer.sequence, peer.behind) = (head.sequence, (0, 0));
+        (peer.sequence, peer.behind) = (head.sequence, Behind::default());
         if gap {
             self.gaps += 1;
             peer.miss();
@@ -190,6 +209,11 @@ impl Peers {
                 *writer
             })
             .collect()
+    }
+
+    /// Whether it has been said of a router that it is silent, and it is.
+    pub(super) fn is_silent(&self, writer: u32) -> bool {
+        self.known.get(&writer).is_some_and(|peer| peer.silent)
     }
 
     /// Those that are there.

@@ -72,6 +72,26 @@ fn who_counts_on_from_before_is_heard_again_whatever_was_said_in_its_name() {
     }
 }
 
+/// Found by a breaker: one message with a later start shut a router out until its own next one.
+#[test]
+fn who_counts_on_is_heard_again_whenever_it_is_said_to_have_begun() {
+    let mut peers = two();
+    assert_eq!(peers.hear(at(1), &head(2, 1, 1_000_000, at(1))), Heard::Anew);
+    let mut old = 0;
+    while peers.hear(at(2), &head(2, 0, 6 + old, at(2))) == Heard::Old {
+        old += 1;
+        // What is for one is no part of it.
+        assert_eq!(peers.hear(at(2), &head(2, 0, 0, at(2))), Heard::Old);
+    }
+    assert_eq!(old, u64::from(BEHIND) - 1);
+    let next = head(2, 0, 7 + old, at(2));
+    assert_eq!(peers.hear(at(3), &next), Heard::InOrder);
+    // Somebody else's once more changes as much.
+    assert_eq!(peers.hear(at(3), &head(2, 9, 7, at(3))), Heard::Anew);
+    assert_eq!(peers.hear(at(3), &head(2, 0, 8 + old, at(3))), Heard::Old);
+    assert_eq!(peers.hear(at(3), &head(2, 0, 10 + old, at(3))), Heard::Old, "one by one");
+}
+
 #[test]
 fn what_is_for_one_is_no_part_of_the_order() {
     let mut peers = two();

@@ -64,6 +64,25 @@ async fn r24_what_comes_to_nothing_is_withdrawn() {
     b.end().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_starts_while_the_store_is_away_waits_five_seconds() {
+    let shelf = Shelf::with_leases();
+    shelf.fail();
+    let began = tokio::time::Instant::now();
+    let router = Router::at(&shelf, 1, false);
+    router.ready().await;
+    let (after, alone) = (began.elapsed(), ALONE_PATIENCE);
+    assert!(after >= alone && after < alone + Duration::from_secs(1), "ready after {after:?}");
+    // What it holds is taken over as it comes back.
+    let other = Router::at(&shelf, 2, false);
+    other.ready().await;
+    shelf.back();
+    let (home, _) = other.whole("s").await;
+    assert_eq!(agree(&[&router, &other], "s").await, home);
+    router.end().await;
+    other.end().await;
+}
+
 #[tokio::test]
 async fn r24_an_outage_is_answered_as_the_settings_say() {
     let shelf = Shelf::with_leases();

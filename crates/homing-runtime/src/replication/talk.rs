@@ -171,7 +171,11 @@ impl Talk {
         if head.now.max(Time::from_micros(head.boot)) > now + AHEAD {
             return self.counts.untrue();
         }
+        let was_silent = self.peers.is_silent(head.writer);
         let heard = self.peers.hear(now, &head);
+        if was_silent && !self.peers.is_silent(head.writer) {
+            tracing::info!(router = head.writer, "another router is heard again");
+        }
         match heard {
             Heard::Ours => return,
             Heard::TooMany => {
@@ -268,16 +272,13 @@ impl Talk {
         self.counts.up(Over::Bus, self.up);
         let now = self.shell.now();
         self.tell(now).await;
-        for writer in self.peers.fell_silent(now) {
-            tracing::warn!(
-                router = writer,
-                "another router has fallen silent: what it had booked counts no more"
-            );
-            self.forget(writer);
-        }
+        let silent = self.peers.fell_silent(now);
+        self.say_who_is_silent(&silent);
+        silent.into_iter().for_each(|writer| self.forget(writer));
         if self.up {
-            // What is told while no worker is known would lead nowhere.
-            let asks = !self.shell.core().knows_nothing();
+            // What is told while no worker is known would lead nowhere; and who is new asks one for all it has, first.
+            let asks = !self.shell.core().knows_nothing()
+                && self.joining.as_ref().is_none_or(|joining| joining.asked);
             if let Some(question) = asks.then(|| self.peers.next_question(now)).flatten() {
                 self.ask(question).await;
             }
@@ -289,6 +290,22 @@ impl Talk {
         self.counts.in_step(Over::Bus, self.peers.in_step());
         self.join();
         self.next = self.sleeps_until(now);
+    }
+
+    /// In one line, however many: a flood of forged ones must not be one of lines.
+    fn say_who_is_silent(&self, silent: &[u32]) {
+        let [first, others @ ..] = silent else { return };
+        let (router, others) = (*first, others.len());
+        if self.up {
+            tracing::warn!(
+                router,
+                others,
+                "another router has fallen silent: what it had booked counts no more"
+            );
+        } else {
+            // That is said by whoever has the connection.
+            tracing::debug!(router, others, "not heard while the backend can't be reached");
+        }
     }
 
     /// When there is something to do though nobody calls.

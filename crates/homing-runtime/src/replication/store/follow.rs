@@ -7,7 +7,7 @@
 
 use super::super::counts::Over;
 use super::super::port::Seen;
-use super::super::take_over;
+use super::super::{ALONE_PATIENCE, JOIN_PATIENCE, take_over};
 use super::{Store, key_of, pool_of};
 use homing_core::core::{Cursor, Publication};
 use homing_core::ids::{Role, SessionKey};
@@ -22,8 +22,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// For so long who is new waits for what the store holds.
-const JOIN_PATIENCE: Duration = Duration::from_secs(15);
 /// What others have not written again by then is written by us.
 const OTHERS_FIRST: Duration = Duration::from_secs(3);
 /// Registers of a store that has lost them that wait to be written: what happens meanwhile comes in between.
@@ -99,7 +97,8 @@ impl Store {
             }
         }
         let mut following = self.store.follow();
-        let patience = tokio::time::sleep(JOIN_PATIENCE);
+        let began = Instant::now();
+        let patience = tokio::time::sleep_until(began + ALONE_PATIENCE);
         tokio::pin!(patience);
         let mut refill = JoinSet::new();
         // When it is followed anew since it seems to have lost something, and when it was last.
@@ -125,7 +124,13 @@ impl Store {
                 }
             };
             match seen {
-                Some(Seen::Put { key, value, .. }) => self.take(&key, &value, joined.is_some()),
+                Some(Seen::Put { key, value, .. }) => {
+                    if joined.is_some() && patience.deadline() < began + JOIN_PATIENCE {
+                        // It can be reached, and has things to say.
+                        patience.as_mut().reset(began + JOIN_PATIENCE);
+                    }
+                    self.take(&key, &value, joined.is_some());
+                }
                 Some(Seen::Gone { key }) => {
                     if anew.is_none() && self.should_be_there(&key) {
                         let soon = Instant::now() + SETTLE;

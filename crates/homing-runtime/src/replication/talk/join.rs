@@ -1,5 +1,6 @@
 //! The way of one who is new to what the others know.
 
+use super::super::{ALONE_PATIENCE, JOIN_PATIENCE};
 use super::Talk;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -7,10 +8,6 @@ use tokio::time::Instant;
 
 /// For so long who is new waits for others to say that they are there.
 const GATHER: Duration = Duration::from_millis(300);
-/// And so long it waits for all in all, before it takes requests without what others know.
-const JOIN_PATIENCE: Duration = Duration::from_secs(15);
-/// Where nobody can be reached.
-const ALONE_PATIENCE: Duration = Duration::from_secs(5);
 /// On the way to know what others know.
 pub(super) struct Joining {
     pub(super) began: Instant,
