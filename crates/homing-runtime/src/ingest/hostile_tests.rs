@@ -38,7 +38,7 @@ fn frames_without_end_end_their_link_and_nobody_elses() {
         let key = (W.to_owned(), 0);
         let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
         let mut told = 0;
-        while feeds.open[&key].blamed[0].is_none() || !hostile.is_finished() {
+        while feeds.open[&key].blamed.events.is_none() || !hostile.is_finished() {
             assert!(Instant::now() < until, "it is noticed");
             honest.publish(vec![stored(told)]);
             told += 1;

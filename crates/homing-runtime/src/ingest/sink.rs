@@ -50,10 +50,13 @@ impl Sink {
     /// Applies the payload of a message of that life. False where it can't be read.
     pub(super) fn take(&mut self, here: Here<'_>, id: WorkerId, payload: &[u8]) -> bool {
         let mut seen = FeedStats::default();
-        let mut senseless = Vec::new();
+        let (mut senseless, mut reason) = (0, None);
         let batch = decode_batch_noting(payload, |why| match why {
             UNKNOWN_KIND => seen.ignored += 1,
-            _ => senseless.push(why),
+            _ => {
+                senseless += 1;
+                reason.get_or_insert(why);
+            }
         });
         let batch = match batch {
             Ok(batch) => batch,
@@ -62,8 +65,8 @@ impl Sink {
                 return false;
             }
         };
-        for why in senseless {
-            self.malformed(here, why);
+        if let Some(why) = reason {
+            self.malformed_so_often(here, senseless, why);
         }
         let Some(rank) = self.rank_of(batch.dp_rank) else {
             self.no_such_rank(here, batch.events.len() as u64);
@@ -201,8 +204,12 @@ impl Sink {
     }
 
     pub(super) fn malformed(&self, here: Here<'_>, why: &str) {
+        self.malformed_so_often(here, 1, why);
+    }
+
+    fn malformed_so_often(&self, here: Here<'_>, times: u64, why: &str) {
         let first = here.book.with(&self.worker, |page| {
-            page.stats.malformed += 1;
+            page.stats.malformed += times;
             !std::mem::replace(&mut page.told_malformed, true)
         });
         if first {

@@ -46,8 +46,20 @@ struct Open {
     said: Said,
     /// and why it is so.
     why: Option<String>,
-    /// When it was last said what the peers of the two links do wrong.
-    blamed: [Option<Instant>; 2],
+    blamed: Blamed,
+}
+
+/// When it was last said what peers do wrong.
+#[derive(Debug, Default)]
+struct Blamed {
+    /// Those that publish.
+    events: Option<Instant>,
+    /// Those that are asked.
+    replies: Option<Instant>,
+    /// Two that publish at one port.
+    rivals: Option<Instant>,
+    /// As many as may that are connected.
+    full: Option<Instant>,
 }
 
 /// All feeds of the thread.
@@ -118,7 +130,7 @@ impl Feeds {
                         missing: Some(here.now),
                         said: Said::Nothing,
                         why: None,
-                        blamed: [None; 2],
+                        blamed: Blamed::default(),
                     };
                     self.open.insert(key.clone(), open);
                 }
@@ -191,6 +203,15 @@ impl Open {
                     }
                     self.note_end(here, why);
                 }
+                Note::Replaced(why) => {
+                    if why.is_fault() {
+                        self.stream.forget(here);
+                    }
+                    // What was sent over the old one may be lost: it is asked for.
+                    self.connection(here, true);
+                }
+                Note::Rivals => self.note_rivals(here),
+                Note::Full => self.note_full(here),
                 Note::Failed(why) => self.note_end(here, why),
             }
         }
@@ -201,7 +222,7 @@ impl Open {
                 Note::Message(frames) => self.stream.reply(here, &frames),
                 Note::Lost(why) | Note::Failed(why) if why.is_fault() => {
                     let Feed { worker, rank, replay, .. } = &self.want.feed;
-                    if may_say(&mut self.blamed[1], here.now) {
+                    if may_say(&mut self.blamed.replies, here.now) {
                         tracing::warn!(
                             worker, rank, endpoint = replay.as_deref(), why = %why,
                             "the worker can't be asked for events that were lost"
@@ -209,7 +230,7 @@ impl Open {
                     }
                 }
                 // That nothing comes is for the stream to see.
-                Note::Connected | Note::Lost(_) | Note::Failed(_) => {}
+                _ => {}
             }
         }
     }
@@ -269,9 +290,36 @@ impl Open {
         if self.missing.is_some() && is_wildcard(&self.want.feed.endpoint) {
             self.connection(here, true);
         }
-        let said = &mut self.blamed[0];
+        let said = &mut self.blamed.events;
         if said.is_some_and(|at| here.now.duration_since(at) >= SAID_FOR) {
             *said = None;
+        }
+    }
+
+    /// Whatever either of them says undoes what the other one said.
+    fn note_rivals(&mut self, here: Here<'_>) {
+        if may_say_again(&mut self.blamed.rivals, here.now) {
+            let Feed { worker, rank, endpoint, .. } = &self.want.feed;
+            tracing::warn!(
+                worker,
+                rank,
+                endpoint,
+                "two engines publish KV events to this port by turns, so that the worker's cache can't be known: give each \
+                 worker a port of its own in its `kv_events`, and each engine the port of its worker"
+            );
+        }
+    }
+
+    fn note_full(&mut self, here: Here<'_>) {
+        if may_say_again(&mut self.blamed.full, here.now) {
+            let Feed { worker, rank, endpoint, .. } = &self.want.feed;
+            tracing::warn!(
+                worker,
+                rank,
+                endpoint,
+                "more peers connect to this port for KV events than one engine needs: those that never said anything make \
+                 room; see who else connects there"
+            );
         }
     }
 
@@ -281,7 +329,7 @@ impl Open {
         if self.missing.is_none() {
             return;
         }
-        if why.is_fault() && may_say(&mut self.blamed[0], here.now) {
+        if why.is_fault() && may_say(&mut self.blamed.events, here.now) {
             let Feed { worker, rank, endpoint, .. } = &self.want.feed;
             tracing::warn!(
                 worker, rank, endpoint, why = %why,
@@ -308,6 +356,15 @@ fn may_say(said: &mut Option<Instant>, now: Instant) -> bool {
     let first = said.is_none();
     said.get_or_insert(now);
     first
+}
+
+/// True once in a while.
+fn may_say_again(said: &mut Option<Instant>, now: Instant) -> bool {
+    let again = said.is_none_or(|at| now.duration_since(at) >= SAID_FOR);
+    if again {
+        *said = Some(now);
+    }
+    again
 }
 
 #[cfg(test)]

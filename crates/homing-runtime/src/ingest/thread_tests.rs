@@ -195,7 +195,7 @@ fn a_feed_that_broke_the_protocol_is_forgotten_and_followed_anew() {
     let too_long = vec![0; MESSAGE_MAX];
     publisher.socket.send_multipart([b"kv-events".to_vec(), vec![0; 8], too_long], 0).unwrap();
     // Not its log line: other tests without a listener may be the first at that call site.
-    while feeds.open[&(W.to_owned(), 0)].blamed[0].is_none() {
+    while feeds.open[&(W.to_owned(), 0)].blamed.events.is_none() {
         assert!(Instant::now() < until, "it is noticed");
         feeds.look(&shell, &book);
     }

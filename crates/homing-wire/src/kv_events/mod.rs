@@ -39,6 +39,9 @@ pub const UNKNOWN_KIND: &str = "an event of an unknown kind";
 
 /// How many events room is made for before any was read; more grow as they come.
 const EVENTS_AT_FIRST: usize = 256;
+/// Most events of a batch. A step of an engine has thousands where all of a cache is evicted; events of a few bytes each
+/// would take many times their message here.
+pub const EVENTS_MAX: usize = 1 << 17;
 
 /// Reads one batch.
 ///
@@ -72,6 +75,9 @@ pub fn decode_batch_noting(
     for _ in 0..count {
         let start = reader;
         match read_event(&mut reader) {
+            Ok(_) if batch.events.len() == EVENTS_MAX => {
+                return Err(DecodeError::NotABatch("at most 131,072 events"));
+            }
             Ok(event) => batch.events.push(event),
             Err(Fault::Broken(error)) => return Err(error),
             Err(Fault::Senseless(why)) => {

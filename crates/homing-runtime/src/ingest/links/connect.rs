@@ -2,11 +2,12 @@
 
 use super::endpoint::Address;
 use super::queue::Note;
-use super::talk::{Ended, Life, attend, prepare};
+use super::talk::{Ended, Life, Worth, attend, prepare};
 use super::{Shared, Times};
 use homing_wire::zmtp::Role;
 use std::path::Path;
 use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -36,11 +37,11 @@ pub(super) async fn follow(there: Address, role: Role, shared: Arc<Shared>) {
 async fn attempt(there: &Address, role: &Role, shared: &Shared) -> Life {
     let failed = match there {
         Address::Tcp { host, port } => match tcp(host, *port, &shared.times).await {
-            Ok(stream) => return attend(stream, role.clone(), shared).await,
+            Ok(stream) => return alone(stream, role, shared).await,
             Err(ended) => ended,
         },
         Address::Path(path) => match unix(path, &shared.times).await {
-            Ok(stream) => return attend(stream, role.clone(), shared).await,
+            Ok(stream) => return alone(stream, role, shared).await,
             Err(ended) => ended,
         },
         // It is listened at, and never comes here.
@@ -48,6 +49,14 @@ async fn attempt(there: &Address, role: &Role, shared: &Shared) -> Life {
     };
     shared.queue.push(&mut vec![Note::Failed(failed)]).await;
     Life::default()
+}
+
+/// One that has no other to give way to.
+async fn alone<S>(stream: S, role: &Role, shared: &Shared) -> Life
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    attend(stream, role.clone(), shared, &Worth::default(), std::future::pending()).await
 }
 
 async fn tcp(host: &str, port: u16, times: &Times) -> Result<TcpStream, Ended> {

@@ -2,7 +2,8 @@
 //! connection is known to be gone, and a port is found by others, too.
 
 use super::Shared;
-use super::talk::{attend, prepare};
+use super::queue::Note;
+use super::talk::{Worth, attend, prepare};
 use homing_wire::zmtp::Role;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -11,10 +12,10 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// Connections of a port at once. One engine publishes there; beyond it whoever comes is sent away, and an engine
-/// comes again.
+/// Connections of a port at once. One engine publishes there; where more come, one that has never said anything leaves.
 pub(super) const CONNECTIONS_MAX: usize = 16;
 const BACKLOG: i32 = 128;
 /// After an accept that failed, as one does without descriptors.
@@ -63,24 +64,55 @@ fn listener(domain: Domain, address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
+/// One that has come.
+struct Guest {
+    task: tokio::task::Id,
+    worth: Arc<Worth>,
+    /// Whose end it waits for to give way.
+    _stays: oneshot::Sender<()>,
+}
+
 /// Until it is dropped.
 pub(super) async fn serve(listener: Listener, shared: Arc<Shared>) {
     let mut talks = JoinSet::new();
+    // In the order in which they came.
+    let mut guests: Vec<Guest> = Vec::new();
     loop {
         tokio::select! {
             accepted = listener.socket.accept() => match accepted {
-                Ok((stream, from)) if talks.len() < CONNECTIONS_MAX => {
+                Ok((stream, from)) => {
+                    // Those that leave may take a moment.
+                    let is_full = guests.len() == CONNECTIONS_MAX;
+                    if talks.len() >= 2 * CONNECTIONS_MAX || is_full && !make_room(&mut guests, &shared).await {
+                        tracing::debug!(%from, "sent away: a port for KV events has as many connections as it may");
+                        continue;
+                    }
                     tracing::debug!(%from, "somebody connects to publish KV events");
                     prepare(&stream);
-                    let shared = shared.clone();
-                    talks.spawn(async move { attend(stream, Role::Subscriber, &shared).await });
-                }
-                Ok((_, from)) => {
-                    tracing::debug!(%from, "sent away: a port for KV events has as many connections as it may");
+                    let (stays, gone) = oneshot::channel();
+                    let (worth, shared) = (Arc::new(Worth::default()), shared.clone());
+                    let its = worth.clone();
+                    let give_way = async move { _ = gone.await };
+                    let talk = async move { attend(stream, Role::Subscriber, &shared, &its, give_way).await };
+                    let task = talks.spawn(talk).id();
+                    guests.push(Guest { task, worth, _stays: stays });
                 }
                 Err(_) => tokio::time::sleep(PAUSE).await,
             },
-            Some(_) = talks.join_next(), if !talks.is_empty() => {}
+            Some(left) = talks.join_next_with_id(), if !talks.is_empty() => {
+                let task = left.map_or_else(|panicked| panicked.id(), |(task, _)| task);
+                guests.retain(|guest| guest.task != task);
+            }
         }
     }
+}
+
+/// Who came first of those that have never said anything leaves; false where all have.
+async fn make_room(guests: &mut Vec<Guest>, shared: &Shared) -> bool {
+    let silent = guests.iter().position(|guest| !guest.worth.was_heard());
+    if let Some(silent) = silent {
+        drop(guests.remove(silent));
+    }
+    shared.queue.push(&mut vec![Note::Full]).await;
+    silent.is_some()
 }

@@ -27,16 +27,18 @@ use endpoint::Address;
 use homing_wire::frames::build_request;
 use homing_wire::zmtp::Role;
 use listen::Listener;
+use parking_lot::Mutex;
 use queue::{Bell, Queue};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// How often a port is tried that is in use still, as by a router whose place we take.
 const BIND_TRIES: u32 = 10;
@@ -80,8 +82,13 @@ impl Default for Times {
 struct Shared {
     queue: Queue,
     times: Times,
-    /// How many of them have done their handshake.
+    /// How many of them have done their handshake,
     ready: AtomicUsize,
+    /// and when the last of these did.
+    newest: Mutex<Option<Instant>>,
+    /// Whose message came last, by the number of its connection; they count from 1 on.
+    speaker: AtomicU64,
+    connections: AtomicU64,
 }
 
 /// Opens links, and owns the thread that serves them; with it they end.
@@ -150,7 +157,8 @@ impl Links {
 
     fn shared(&self) -> Arc<Shared> {
         let queue = Queue::new(self.bell.clone());
-        Arc::new(Shared { queue, times: self.times, ready: AtomicUsize::new(0) })
+        let (ready, newest, speaker, connections) = Default::default();
+        Arc::new(Shared { queue, times: self.times, ready, newest, speaker, connections })
     }
 
     fn bind(

@@ -23,8 +23,15 @@ pub(in super::super) enum Note {
     Connected,
     /// The frames of a message.
     Message(Vec<Vec<u8>>),
+    /// Messages come by turns from two peers.
+    Rivals,
+    /// As many peers are connected as may be, and one more came.
+    Full,
     /// The peer that was heard is gone, or the only one that was there.
     Lost(Ended),
+    /// The peer that was heard is gone, and another one has come since it was heard last: the same one, as a rule, over
+    /// a connection that works.
+    Replaced(Ended),
     /// A connection ended that nothing depended on, or there never was one.
     Failed(Ended),
 }
@@ -34,7 +41,12 @@ impl Note {
     pub(super) fn size(&self) -> usize {
         match self {
             Self::Message(frames) => frames.iter().map(|frame| frame.len() + FRAME_COST).sum(),
-            Self::Connected | Self::Lost(_) | Self::Failed(_) => 0,
+            Self::Connected
+            | Self::Rivals
+            | Self::Full
+            | Self::Lost(_)
+            | Self::Replaced(_)
+            | Self::Failed(_) => 0,
         }
     }
 }

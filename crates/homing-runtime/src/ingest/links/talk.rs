@@ -5,7 +5,7 @@ use super::{Shared, Times};
 use homing_wire::zmtp::{Heard, Role, Session, ZmtpError};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -36,6 +36,8 @@ pub(in super::super) enum Ended {
     Broken(io::Error),
     #[error("the peer was asked, and has been silent for {0:?}")]
     Mute(Duration),
+    #[error("it has never said anything, and gave way to another one")]
+    GaveWay,
     #[error(transparent)]
     Zmtp(#[from] ZmtpError),
 }
@@ -48,26 +50,72 @@ impl Ended {
 }
 
 /// What became of a connection.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Life {
+    /// Its number in its link.
+    number: u64,
     /// The handshake was done.
     pub(super) ready: bool,
     /// It brought a message.
     pub(super) heard: bool,
+    /// When something came over it last.
+    last: Option<Instant>,
+    /// Others spoke between two messages of its own, and that was said.
+    has_rival: bool,
 }
 
-/// From the first byte to the last, and what is to be said of it.
-pub(super) async fn attend<S>(stream: S, role: Role, shared: &Shared) -> Life
+/// How whoever made room for a connection knows whether it is worth it.
+#[derive(Debug, Default)]
+pub(super) struct Worth(AtomicBool);
+
+impl Worth {
+    /// Whether it brought a message.
+    pub(super) fn was_heard(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// From the first byte to the last, and what is to be said of it. It ends as `give_way` comes about.
+pub(super) async fn attend<S>(
+    stream: S,
+    role: Role,
+    shared: &Shared,
+    worth: &Worth,
+    give_way: impl Future<Output = ()>,
+) -> Life
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut life = Life::default();
-    let Err(ended) = talk(stream, role, shared, &mut life).await;
-    let alone = life.ready && shared.ready.fetch_sub(1, Ordering::Relaxed) == 1;
-    let lost = life.ready && (life.heard || alone);
-    let note = if lost { Note::Lost(ended) } else { Note::Failed(ended) };
-    shared.queue.push(&mut vec![note]).await;
+    let number = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
+    let mut life = Life { number, ..Life::default() };
+    let ended = tokio::select! {
+        Err(ended) = talk(stream, role, shared, &mut life, worth) => ended,
+        () = give_way => Ended::GaveWay,
+    };
+    shared.queue.push(&mut vec![life.end(shared, ended)]).await;
     life
+}
+
+impl Life {
+    /// What its end means for the link.
+    fn end(&self, shared: &Shared, ended: Ended) -> Note {
+        let alone = self.ready && shared.ready.fetch_sub(1, Ordering::Relaxed) == 1;
+        if !self.heard && !alone {
+            Note::Failed(ended)
+        } else if !alone && *shared.newest.lock() > self.last {
+            Note::Replaced(ended)
+        } else {
+            Note::Lost(ended)
+        }
+    }
+
+    /// It has brought a message. True, once, where that of another one came since its last.
+    fn speaks(&mut self, shared: &Shared) -> bool {
+        let before = shared.speaker.swap(self.number, Ordering::Relaxed);
+        let rivals = self.heard && before != self.number && !self.has_rival;
+        (self.heard, self.has_rival) = (true, self.has_rival || rivals);
+        rivals
+    }
 }
 
 /// What every TCP connection gets.
@@ -83,6 +131,7 @@ async fn talk<S>(
     role: Role,
     shared: &Shared,
     life: &mut Life,
+    worth: &Worth,
 ) -> Result<std::convert::Infallible, Ended>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -115,7 +164,8 @@ where
                 continue;
             }
         };
-        hear(&mut session, &buffer[..came], shared, life).await?;
+        life.last = Some(Instant::now());
+        hear(&mut session, &buffer[..came], shared, life, worth).await?;
         send(&mut stream, &mut session, times).await?;
         if came == buffer.len() && came < READ_MAX {
             buffer.resize(READ_MAX, 0);
@@ -131,6 +181,7 @@ async fn hear(
     mut input: &[u8],
     shared: &Shared,
     life: &mut Life,
+    worth: &Worth,
 ) -> Result<(), Ended> {
     let queue: &Queue = &shared.queue;
     let mut notes = vec![];
@@ -139,10 +190,14 @@ async fn hear(
             Ok(Some(Heard::Ready)) => {
                 life.ready = true;
                 shared.ready.fetch_add(1, Ordering::Relaxed);
+                *shared.newest.lock() = life.last;
                 notes.push(Note::Connected);
             }
             Ok(Some(Heard::Message(frames))) => {
-                life.heard = true;
+                worth.0.store(true, Ordering::Relaxed);
+                if life.speaks(shared) {
+                    notes.push(Note::Rivals);
+                }
                 notes.push(Note::Message(frames));
             }
             Ok(None) => break,
@@ -151,7 +206,7 @@ async fn hear(
                 return Err(error.into());
             }
         }
-        if notes.len() == HIGH_WATER {
+        if notes.len() >= HIGH_WATER {
             queue.push(&mut notes).await;
         }
     }
