@@ -4,7 +4,7 @@
 //! * `listen`: threads and sockets; `socket`: what both are made of;
 //! * `connection`: one connection's life, over TLS (`tls`) or not, by HTTP/1.1 (`heard`) or HTTP/2 (`watched`);
 //! * `service`: which path is what;
-//! * `proxy`: the way of a request: read, admit, dispatch, commit, relay;
+//! * `proxy`: the way of a request: read, admit, dispatch, commit, relay; `dispatch`: until the answer begins;
 //! * `access`: whom it lets in, and with which rights; `room`: how much of bodies is held;
 //! * `ask`: what the decision needs of a request, from `steering`, `session`, `infer` and `prompt`;
 //! * `tokens`: a prompt's tokens from the engines themselves;
@@ -24,6 +24,7 @@ mod ask;
 mod begin;
 mod connection;
 mod decisions;
+mod dispatch;
 mod forward;
 mod gone;
 mod heads;

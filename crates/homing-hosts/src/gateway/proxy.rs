@@ -4,8 +4,8 @@
 
 use super::access::Caller;
 use super::ask::{Given, Wish};
-use super::begin::{self, Begun};
-use super::gone::{Gone, Late};
+use super::begin::Begun;
+use super::dispatch::{Dispatched, Opening, overloaded};
 use super::onward::{Again, Onward};
 use super::pace::Pace;
 use super::record::Record;
@@ -20,12 +20,12 @@ use bytes::Bytes;
 use homing_core::ask::{Ask, Cause, Failure, Refusal};
 use homing_runtime::guard::{Checked, Granted, Unsent};
 use homing_runtime::settings::{self, Settings, Verify};
-use homing_runtime::upstream::{AnswerBody, Link, Outgoing, Upstream};
+use homing_runtime::upstream::{AnswerBody, Outgoing, Upstream};
 use homing_wire::errors::ApiShape;
 use homing_wire::request::{self, Resumable, Resume};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use std::sync::Arc;
 use std::time::Duration;
@@ -260,27 +260,6 @@ pub(super) struct Sending<'a> {
     pub(super) until: Instant,
 }
 
-/// What was read of an answer before its head is sent on.
-enum Opening {
-    Stream(Box<Begun>),
-    /// Of one that nobody follows; its first bytes.
-    Plain(Bytes),
-}
-
-/// What became of one dispatch.
-enum Dispatched {
-    /// The worker has begun to answer.
-    Begun(Response<()>, AnswerBody, Opening),
-    /// It answered with an error, which passes; and the first bytes of that.
-    Error(Response<()>, AnswerBody, Bytes),
-    /// It failed before it had begun.
-    Failed(Failure),
-    /// It let its first byte wait for too long.
-    TimedOut,
-    /// The router stops.
-    Cut,
-}
-
 /// What is awaited where an attempt has failed is awaited out of line: its state is large, and every request would
 /// carry it.
 impl Sending<'_> {
@@ -386,92 +365,6 @@ impl Sending<'_> {
             Err(refusal) => Err(self.gateway.refusal(refusal, false).into()),
         }
     }
-
-    async fn dispatch(
-        &mut self,
-        link: &Link,
-        checked: &mut Checked,
-        record: &mut Record,
-    ) -> Dispatched {
-        let worker = checked.worker();
-        let rank = checked.rank();
-        let body = match self.gateway.room.is_short() {
-            false => self.body.clone(),
-            true => {
-                self.place = None;
-                std::mem::replace(&mut self.body, Bytes::new().into())
-            }
-        };
-        let sent = match forward::request(self.parts, self.headers, link, rank, body) {
-            Some(request) => self.upstream.send(link, request),
-            None => return Dispatched::Failed(Failure::Unreachable),
-        };
-        checked.dispatching();
-        let patience = link.first_token_timeout;
-        // The head of an answer that is no stream comes when all of it is computed.
-        let first_byte =
-            if self.streams { self.until.min(Instant::now() + patience) } else { self.until };
-        let mut gone = Gone::of(&self.gateway.shell, worker.id, self.streams);
-        let response = match gone.or_late(first_byte, sent).await {
-            Ok(Ok(response)) => response,
-            Err(Late::Slow) => return Dispatched::TimedOut,
-            Err(Late::Gone) => return Dispatched::Failed(Failure::Broken),
-            Err(Late::Cut) => return Dispatched::Cut,
-            Ok(Err((failure, why))) => {
-                let worker = &*worker.spec.name;
-                tracing::debug!(worker, ?failure, why, "a dispatch failed");
-                return Dispatched::Failed(failure);
-            }
-        };
-        let (mut head, mut body) = response.into_parts();
-        // Ours is between us and the client; an answer of 1.0 would end wherever the connection does.
-        head.version = Version::HTTP_11;
-        let (status, response) = (head.status, Response::from_parts(head, ()));
-        if !(200..600).contains(&status.as_u16()) {
-            // Switching protocols, or a status that HTTP doesn't have: no answer to this request.
-            return Dispatched::Failed(Failure::Broken);
-        }
-        let headers = response.headers();
-        let kind = headers.get(CONTENT_TYPE).map(|v| v.as_bytes());
-        let events = kind.is_some_and(|k| k.starts_with(b"text/event-stream"));
-        // Of compressed events nothing can be seen: they pass like anything else.
-        if !status.is_success() || !events || headers.contains_key(CONTENT_ENCODING) {
-            let first = gone.or_late(first_byte, begin::first(&mut body)).await;
-            record.gone = Some(gone);
-            return match first {
-                Ok(Ok(first)) if status.is_success() => {
-                    Dispatched::Begun(response, body, Opening::Plain(first))
-                }
-                Ok(Ok(first)) => Dispatched::Error(response, body, first),
-                Ok(Err(_)) | Err(Late::Gone) => Dispatched::Failed(Failure::Broken),
-                Err(Late::Slow) => Dispatched::TimedOut,
-                Err(Late::Cut) => Dispatched::Cut,
-            };
-        }
-        let begun = gone.or_late(first_byte, begin::begin(&mut body, self.api)).await;
-        record.gone = Some(gone);
-        match begun {
-            Ok(Ok(begun)) => Dispatched::Begun(response, body, Opening::Stream(begun)),
-            Ok(Err(_)) | Err(Late::Gone) => Dispatched::Failed(Failure::Broken),
-            Err(Late::Slow) => Dispatched::TimedOut,
-            Err(Late::Cut) => Dispatched::Cut,
-        }
-    }
-}
-
-/// Whether the worker says that it is overloaded, and for how long.
-fn overloaded(response: &Response<()>) -> Option<Failure> {
-    let status = response.status();
-    if !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-        return None;
-    }
-    let number = |name: &str| response.headers().get(name)?.to_str().ok()?.trim().parse().ok();
-    // The header in seconds is the standard; the one in milliseconds is OpenAI's, and finer. A date, which
-    // the standard allows too, is as good as none: no engine sends it.
-    let after = number("retry-after-ms")
-        .map(Duration::from_millis)
-        .or_else(|| number("retry-after").map(Duration::from_secs));
-    Some(Failure::Overloaded(after))
 }
 
 enum Attempt {

@@ -21,6 +21,11 @@ impl Outgoing {
         Self { data, trailers: Some(Box::new(trailers)) }
     }
 
+    /// Bytes of it, without its trailers.
+    pub(super) fn len(&self) -> usize {
+        self.data.len()
+    }
+
     /// What goes out behind it.
     #[must_use]
     pub fn trailers(&self) -> Option<&HeaderMap> {

@@ -2,7 +2,8 @@
 //!
 //! Each I/O thread has its own pools: a connection is used by the thread that made it, and nothing is
 //! shared on the request path. A request that could not be sent on a *reused* connection is sent again
-//! to the same worker on another one, which is no failure (F36); only where no byte of it has left.
+//! to the same worker on another one, which is no failure (F36); only where no byte of it has left, or an HTTP/2 worker
+//! says that it has not looked at it.
 //!
 //! hyper speaks HTTP; what keeps its connections is our own, since hyper-util's client took a tenth of a small request's
 //! time for what a worker's link knows beforehand.
@@ -58,12 +59,19 @@ impl Default for Upstream {
 /// For an HTTP/2 worker to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// So often a request is sent to an HTTP/2 worker that says, or shows, that it has not looked at it.
+const UNSEEN_TRIES: usize = 3;
+/// Longest body that is kept for that, in bytes.
+const KEPT_MAX: usize = 1 << 20;
+
 /// Why there is no answer.
 enum Failed {
     /// No connection could be made.
     Connect(connect::Failed),
     /// It broke off.
     Sent(hyper::Error),
+    /// The worker has not looked at it.
+    Unseen(hyper::Error),
 }
 
 impl fmt::Debug for Upstream {
@@ -72,9 +80,6 @@ impl fmt::Debug for Upstream {
         f.debug_struct("Upstream").field("fresh", &fresh).finish_non_exhaustive()
     }
 }
-
-/// What comes of a request that is on its way; or the request, of which nothing has left.
-type Sent = Result<Response<Incoming>, TrySendError<Request<Outgoing>>>;
 
 impl Upstream {
     /// Connections of the current thread, kept as long as each link says.
@@ -133,42 +138,52 @@ impl Upstream {
         mut taken: Option<Taken>,
         now: Arc<Now>,
     ) -> Result<Response<AnswerBody>, (Failure, String)> {
+        let mut unseen = 0;
         loop {
-            let (sent, own) = match taken {
-                None => return self.send_anew(request, now).await,
+            let mut shared = match taken {
                 Some(Taken::Own(mut connection)) => {
                     let sent = connection.try_send_request(by_path(request, &now)).await;
-                    (sent, Some(connection))
+                    match sent {
+                        Ok(answer) => return Ok(self.answer(answer, Some(connection), &now)),
+                        Err(error) => request = unsent(error)?,
+                    }
+                    taken = self.take(&now);
+                    continue;
                 }
-                Some(Taken::Shared(mut connection)) => {
-                    (connection.try_send_request(by_uri(request, &now)).await, None)
+                Some(Taken::Shared(connection)) => connection,
+                None => {
+                    let connected = Connector::new(&now.wire).connect(&now.origin).await;
+                    let stream = connected.map_err(|e| Failed::Connect(e).told())?;
+                    if !stream.is_http2() {
+                        return self.send_first(request, stream, &now).await;
+                    }
+                    self.begin_shared(stream, &now).await?
                 }
             };
-            match sent {
-                Ok(answer) => return Ok(self.answer(answer, own, &now)),
-                Err(error) => request = unsent(error)?,
-            }
+            let again = copy(&request);
+            let error = match shared.try_send_request(by_uri(request, &now)).await {
+                Ok(answer) => return Ok(self.answer(answer, None, &now)),
+                Err(error) => error,
+            };
+            unseen += 1;
+            request = unlooked_at(error, again.filter(|_| unseen < UNSEEN_TRIES))?;
             taken = self.take(&now);
         }
     }
 
-    async fn send_anew(
-        self,
+    /// Over a new connection of its own: what fails there is not tried again.
+    async fn send_first(
+        &self,
         request: Request<Outgoing>,
-        now: Arc<Now>,
+        stream: Stream,
+        now: &Arc<Now>,
     ) -> Result<Response<AnswerBody>, (Failure, String)> {
-        let connected = Connector::new(&now.wire).connect(&now.origin).await;
-        let stream = connected.map_err(|e| Failed::Connect(e).told())?;
-        if stream.is_http2() {
-            let mut connection = self.begin_shared(stream, &now).await?;
-            let sent = connection.try_send_request(by_uri(request, &now)).await;
-            return Ok(self.answer(finally(sent)?, None, &now));
-        }
         let begun = http1::handshake(stream).await;
         let (mut sender, connection) = begun.map_err(|e| Failed::Connect(e.into()).told())?;
         tokio::spawn(driven(connection));
-        let sent = sender.try_send_request(by_path(request, &now)).await;
-        Ok(self.answer(finally(sent)?, Some(sender), &now))
+        let sent = sender.try_send_request(by_path(request, now)).await;
+        let answer = sent.map_err(|error| Failed::Sent(error.into_error()).told())?;
+        Ok(self.answer(answer, Some(sender), now))
     }
 
     async fn begin_shared(
@@ -242,9 +257,33 @@ fn unsent(
     error.take_message().ok_or_else(|| Failed::Sent(error.into_error()).told())
 }
 
-/// What has come of a request over a new connection, which is not tried again.
-fn finally(sent: Sent) -> Result<Response<Incoming>, (Failure, String)> {
-    sent.map_err(|error| Failed::Sent(error.into_error()).told())
+/// The same request once more; `None` where it is too much to keep.
+fn copy(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
+    (request.body().len() <= KEPT_MAX).then(|| request.clone())
+}
+
+/// The request, or a copy of it, where the worker has not looked at it.
+fn unlooked_at(
+    mut error: TrySendError<Request<Outgoing>>,
+    again: Option<Request<Outgoing>>,
+) -> Result<Request<Outgoing>, (Failure, String)> {
+    let left = error.take_message();
+    let error = error.into_error();
+    if left.is_none() && !was_unseen(&error) {
+        return Err(Failed::Sent(error).told());
+    }
+    // None: it was tried often enough, or not kept.
+    again.ok_or_else(|| Failed::Unseen(error).told())
+}
+
+/// Whether an HTTP/2 worker has surely not looked at a stream: it refused it, or said with its GOAWAY which was its last
+/// one (RFC 9113, 6.8 and 8.7).
+fn was_unseen(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| {
+        let refused = cause.is_reset() && cause.reason() == Some(h2::Reason::REFUSED_STREAM);
+        cause.is_remote() && (refused || cause.is_go_away())
+    })
 }
 
 impl Failed {
@@ -253,6 +292,7 @@ impl Failed {
         let (failure, error): (_, &(dyn Error + 'static)) = match self {
             Self::Connect(error) => (unreachable(&**error), &**error),
             Self::Sent(error) => (Failure::Broken, error),
+            Self::Unseen(error) => (Failure::Unreachable, error),
         };
         let mut text = error.to_string();
         let mut source = error.source();

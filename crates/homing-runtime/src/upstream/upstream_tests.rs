@@ -249,6 +249,76 @@ async fn who_is_not_there_refuses() {
     assert_eq!(failure, Failure::Refused, "{why}");
 }
 
+/// A connection of HTTP/2 in the pool; its other end does as the script says with each stream.
+async fn shared(upstream: &Upstream, link: &Link, script: &'static [Option<h2::Reason>]) {
+    let (ours, theirs) = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (ours, theirs) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (ours.unwrap(), theirs.unwrap().0)
+    };
+    tokio::spawn(async move {
+        let mut connection = h2::server::handshake(theirs).await.unwrap();
+        let mut script = script.iter();
+        while let Some(Ok((_, mut respond))) = connection.accept().await {
+            match script.next().copied().flatten() {
+                Some(reason) => respond.send_reset(reason),
+                None => {
+                    let mut body = respond.send_response(Response::new(()), false).unwrap();
+                    body.send_data(Bytes::from_static(b"shared"), true).unwrap();
+                }
+            }
+        }
+    });
+    let stream = Stream::Tcp(hyper_util::rt::TokioIo::new(ours));
+    let _ = upstream.begin_shared(stream, &link.now.load_full()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_that_a_worker_refuses_is_sent_again_and_not_for_ever() {
+    const REFUSED: Option<h2::Reason> = Some(h2::Reason::REFUSED_STREAM);
+    let server = Server::start(|_| &[Act::Close]).await;
+    let link = server.link("");
+    let upstream = Upstream::new();
+    shared(&upstream, &link, &[REFUSED, REFUSED, None]).await;
+    assert_eq!(whole(&upstream, &link).await.unwrap(), "shared");
+    let upstream = Upstream::new();
+    shared(&upstream, &link, &[REFUSED, REFUSED, REFUSED, None, Some(h2::Reason::INTERNAL_ERROR)])
+        .await;
+    let (failure, why) = whole(&upstream, &link).await.unwrap_err();
+    assert_eq!(failure, Failure::Unreachable, "{why}");
+    assert_eq!(whole(&upstream, &link).await.unwrap(), "shared");
+    // It may have done something.
+    let (failure, why) = whole(&upstream, &link).await.unwrap_err();
+    assert_eq!(failure, Failure::Broken, "{why}");
+    assert!(server.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_stream_behind_the_last_one_of_a_goaway_is_sent_over_another_connection() {
+    let server = Server::start(|_| &[Act::Say(OK)]).await;
+    let (upstream, link) = (Upstream::new(), server.link(""));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (ours, theirs) =
+        tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    tokio::spawn(async move {
+        let mut stream = theirs.unwrap().0;
+        // SETTINGS; and once something came, GOAWAY: no stream was looked at.
+        stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let mut read = Vec::new();
+        // The preface, SETTINGS and the window are 24, 9 and more; the request comes behind them.
+        while read.windows(3).all(|w| w != b"\x01\x05\0" && w != b"\x01\x04\0") {
+            assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+        }
+        stream.write_all(b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0").await.unwrap();
+        let _ = stream.read_buf(&mut read).await;
+    });
+    let stream = Stream::Tcp(hyper_util::rt::TokioIo::new(ours.unwrap()));
+    let _ = upstream.begin_shared(stream, &link.now.load_full()).await.unwrap();
+    assert_eq!(whole(&upstream, &link).await.unwrap(), "ok");
+    assert_eq!(server.requests(), [1]);
+}
+
 #[test]
 fn a_request_is_written_as_its_connection_wants_it_whatever_the_last_one_wanted() {
     let url: crate::settings::WorkerUrl = "https://host:8443/base".parse().unwrap();
