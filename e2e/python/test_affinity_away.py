@@ -296,3 +296,22 @@ def test_r13_a_client_that_leaves_before_the_answer_leaves_nothing():
         fleet.quiet()
         hold.open.set()
         assert fleet.ok("s").word == "hit"
+
+
+def test_r07_a_worker_that_hangs_up_on_an_idle_connection_is_asked_again():
+    """Found by a breaker: the goodbye of an idle connection, a 408, became the answer to whoever came just then."""
+    bye = Status(408, {"Connection": "close"}, b"idle for too long")
+    with Fleet(extra=BLIND) as fleet:
+        home = fleet.home("s")
+        home.will(bye)
+        turn = fleet.ok("s")
+        assert (turn.word, turn.worker, len(home.seen)) == ("hit", home.name, 3), (turn, len(home.seen))
+        # Who is too slow hears so, and so does who gets no other answer.
+        for said, times in ([bye, bye], 2), ([Status(408, body=b"too slow")], 1):
+            before = len(home.seen)
+            home.will(*said)
+            turn = fleet.turn("s")
+            assert (turn.status, turn.worker, len(home.seen) - before) == (408, home.name, times), turn
+        assert fleet.ok("s").worker == home.name
+        assert fleet.state(home)["state"] == "ready", fleet.state(home)
+        fleet.quiet()

@@ -145,3 +145,45 @@ fn a_port_that_somebody_probes_is_still_its_engines() {
         look_until(&mut feeds, "and said to be", &|| book.state(W) == "events");
     }
 }
+
+/// Found by a breaker: the network went, and what was known was forgotten though the engine was back.
+#[test]
+fn an_engine_that_is_back_before_its_last_connection_is_gone_loses_nothing() {
+    let (lines, _guard) = Lines::listen();
+    let (shell, book) = (shell("", &[W]), FeedBook::default());
+    book.open(W, 0, 1);
+    let mut feeds = feeds(Duration::ZERO);
+    let wants = Wants::from([((W.to_owned(), 0), Want { feed: listened(), serial: 1 })]);
+    feeds.become_as(&shell, &book, &wants);
+    let until = Instant::now() + Duration::from_millis(PATIENCE_MS.unsigned_abs().into());
+    let look_until = |feeds: &mut Feeds, what: &str, done: &mut dyn FnMut() -> bool| {
+        while !done() {
+            assert!(Instant::now() < until, "{what}: {:?}", book.stats());
+            feeds.look(&shell, &book);
+        }
+    };
+    let blocks = || shell.core().workers()[0].cached_blocks;
+    let subscribed = |feeds: &mut Feeds| {
+        let engine = connected_to(feeds);
+        look_until(feeds, "it hears that it is listened to", &mut || {
+            engine.recv_bytes(zmq::DONTWAIT).is_ok()
+        });
+        engine
+    };
+    let old = subscribed(&mut feeds);
+    publish(&old, 0, 1);
+    publish(&old, 1, 2);
+    look_until(&mut feeds, "its events come", &mut || blocks() == 2);
+    let new = subscribed(&mut feeds);
+    drop(old);
+    // Its end has been seen once a message of the other one has come.
+    publish(&new, 2, 3);
+    look_until(&mut feeds, "the next one comes", &mut || blocks() == 3);
+    let ended = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < ended {
+        feeds.look(&shell, &book);
+        assert_eq!((blocks(), book.state(W)), (3, "events"));
+    }
+    let stats = &book.stats()[W];
+    assert_eq!((stats.gaps, stats.lost, lines.count("can't be reached")), (0, 0, 0));
+}
