@@ -2,11 +2,12 @@
 //! decision that was acted upon a record is kept for a while.
 //!
 //! * [`record`]: what is kept of a request;
-//! * `records`: how it is noted, step by step;
+//! * `records`: how it is noted, step by step; `lowest`: and which of many targets;
 //! * `stands`: what lies there of targets;
 //! * `ring`: where it lies, and how old ones make room;
 //! * `recall`: what is made of it for who wants to know.
 
+mod lowest;
 pub(crate) mod recall;
 pub mod record;
 pub(crate) mod records;

@@ -5,6 +5,7 @@
 //! how many there were for each reason that spoke against them.
 
 use super::Placement;
+use super::lowest::lowest;
 use super::record::{Attempt, Awaited, Record, Report, Stage};
 use super::ring::{Ring, Slot};
 use super::stands::{Seen, Stamps, Told};
@@ -246,6 +247,9 @@ pub(super) fn usable(fit: Fit) -> bool {
 /// How many targets each reason speaks against.
 fn against(fits: &[Fit]) -> [u32; Fit::COUNT] {
     let mut against = [0; Fit::COUNT];
+    if Fit::of_any(fits) == Fit::default() {
+        return against;
+    }
     for fit in fits.iter().filter(|fit| **fit != Fit::default()) {
         for (n, (reason, _)) in against.iter_mut().zip(Fit::WORDS) {
             *n += u32::from(fit.any(reason));
@@ -277,6 +281,22 @@ fn ask(weighing: &Weighing<'_>, kept: Option<&[u32]>) -> SmallVec<[Weight; WHOLE
 /// Of more targets than are kept: the numbers of those that are, in order. What they cost is asked only where the
 /// choice has not asked it.
 fn choose(weighing: &Weighing<'_>) -> SmallVec<[u32; WHOLE]> {
+    let (asked, costs) = (weighing.kept, weighing.costs.costs());
+    let best = if costs.len() == asked.len() && asked.len() >= BEST && weighing.asked_all() {
+        lowest(costs).into_iter().map(|i| asked[i as usize]).collect()
+    } else {
+        best_of_all(weighing)
+    };
+    let home = weighing.home.clone().take(WHOLE - BEST - 1);
+    let mut kept: SmallVec<[u32; WHOLE]> = home.chain(weighing.pick).map(|i| i as u32).collect();
+    kept.extend(best);
+    kept.sort_unstable();
+    kept.dedup();
+    kept
+}
+
+/// The best few, where not all are known to cost something.
+fn best_of_all(weighing: &Weighing<'_>) -> SmallVec<[u32; BEST]> {
     let Weighing { policy, demand, seen, ineligible, .. } = *weighing;
     let Seen { all, fits, .. } = seen;
     let mut known = weighing.kept.iter().zip(weighing.costs.costs()).peekable();
@@ -298,12 +318,7 @@ fn choose(weighing: &Weighing<'_>) -> SmallVec<[u32; WHOLE]> {
             worst = best.last().map_or(worst, |(worst, _)| *worst);
         }
     }
-    let home = weighing.home.clone().take(WHOLE - BEST - 1);
-    let mut kept: SmallVec<[u32; WHOLE]> = home.chain(weighing.pick).map(|i| i as u32).collect();
-    kept.extend(best.iter().map(|(_, i)| *i));
-    kept.sort_unstable();
-    kept.dedup();
-    kept
+    best.into_iter().map(|(_, i)| i).collect()
 }
 
 /// What a decision was made of.
@@ -324,6 +339,13 @@ pub(crate) struct Weighing<'a> {
 }
 
 impl Weighing<'_> {
+    /// Whether everybody who could have served it was asked about.
+    fn asked_all(&self) -> bool {
+        let against = Fit::UNUSABLE.and(self.ineligible);
+        let could = self.seen.fits.iter().filter(|fit| !fit.any(against)).count();
+        could == self.kept.len()
+    }
+
     /// Whether this one is the session's home, and was weighed as that.
     fn is_home(&self, i: usize) -> bool {
         self.weighed && self.home.contains(&i)

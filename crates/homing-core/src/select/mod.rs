@@ -93,6 +93,11 @@ impl Fit {
         self.0 & reasons.0 != 0
     }
 
+    /// All reasons that hold of somebody.
+    pub(crate) fn of_any(fits: &[Self]) -> Self {
+        Self(fits.iter().fold(0, |all, fit| all | fit.0))
+    }
+
     /// What does not hold any more.
     pub(crate) fn remove(&mut self, reason: Self, gone: bool) {
         self.0 &= if gone { !reason.0 } else { !0 };
