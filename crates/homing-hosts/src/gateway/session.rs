@@ -167,7 +167,9 @@ fn first<'a>(
     ignored: &mut u32,
 ) -> Result<Option<&'a [u8]>, Error> {
     let mut found = None;
-    for name in names {
+    let there = lengths(headers);
+    // A look at the map costs as much as all this: most names are not there, nor any as long.
+    for name in names.iter().filter(|name| there & length(name) != 0) {
         // One of our own that is wrong is refused, whatever comes before it; of others the first counts.
         if found.is_none() || is_own(name) {
             let id = from_header(headers, name, ignored)?;
@@ -175,6 +177,15 @@ fn first<'a>(
         }
     }
     Ok(found)
+}
+
+/// How long the names are that are there: a bit for each length, the last one for all that are longer.
+fn lengths(headers: &HeaderMap) -> u64 {
+    headers.keys().map(length).fold(0, std::ops::BitOr::bitor)
+}
+
+fn length(name: &HeaderName) -> u64 {
+    1 << name.as_str().len().min(63)
 }
 
 /// Ours, and Dynamo's twins.
