@@ -67,13 +67,20 @@ impl Line {
     }
 }
 
-/// Connects, or begins to. `name`: what the server's monitoring shows; `queue`: messages that one subscription holds.
-pub(super) async fn dial(reach: &Reach, name: &str, queue: usize) -> Result<Line, PortError> {
+/// Connects, or begins to. `carries`: what goes over it, for the log, since a router may have two; `name`: what the
+/// server's monitoring shows; `queue`: messages that one subscription holds.
+pub(super) async fn dial(
+    reach: &Reach,
+    carries: &'static str,
+    name: &str,
+    queue: usize,
+) -> Result<Line, PortError> {
     let servers = servers(&reach.urls)?;
     let at: Arc<str> = reach.urls.join(", ").into();
     check_files(reach)?;
     let (tell, state) = watch::channel(State::default());
-    let heard = Arc::new(Heard { tell, at: at.clone(), refused: AtomicBool::new(false) });
+    let heard = Heard { tell, at: at.clone(), carries, refused: AtomicBool::new(false) };
+    let heard = Arc::new(heard);
     let options = || options(reach, name, queue, heard.clone());
     let error = match options().connect(&servers[..]).await {
         Ok(client) => return Ok(Line { client, at, state }),
@@ -97,7 +104,7 @@ pub(super) async fn dial(reach: &Reach, name: &str, queue: usize) -> Result<Line
         _ if is_tls(&error) => return Err(refused()),
         _ => {}
     }
-    tracing::warn!(at = &*at, %error, "NATS is not there yet: it is waited for");
+    tracing::warn!(at = &*at, carries, %error, "NATS is not there yet: it is waited for");
     let client = options().retry_on_initial_connect().connect(&servers[..]).await;
     let client = client.map_err(|error| PortError::Setting(format!("NATS at {at}: {error}")))?;
     Ok(Line { client, at, state })
@@ -240,28 +247,33 @@ fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
 struct Heard {
     tell: watch::Sender<State>,
     at: Arc<str>,
+    carries: &'static str,
     /// That it refuses us has been said, and it has not been there since.
     refused: AtomicBool,
 }
 
 impl Heard {
     fn note(&self, event: &Event) {
-        let at = &*self.at;
+        let (at, carries) = (&*self.at, self.carries);
         match event {
             Event::Connected => {
-                tracing::info!(at, "NATS is connected");
+                tracing::info!(at, carries, "NATS is connected");
                 self.refused.store(false, Ordering::Relaxed);
                 self.tell.send_modify(|state| state.up = true);
             }
             Event::Disconnected => {
-                tracing::warn!(at, "the connection to NATS is lost: tried again until it is there");
+                tracing::warn!(
+                    at,
+                    carries,
+                    "the connection to NATS is lost: tried again until it is there"
+                );
                 self.tell.send_modify(|state| {
                     state.up = false;
                     state.losses += 1;
                 });
             }
             Event::SlowConsumer(_) => self.tell.send_modify(|state| state.dropped += 1),
-            Event::ServerError(error) => tracing::warn!(at, %error, "NATS complains"),
+            Event::ServerError(error) => tracing::warn!(at, carries, %error, "NATS complains"),
             Event::ClientError(error) => {
                 let error = error.to_string();
                 if error.contains(&ConnectErrorKind::AuthorizationViolation.to_string())
@@ -270,15 +282,16 @@ impl Heard {
                     if !self.refused.swap(true, Ordering::Relaxed) {
                         tracing::error!(
                             at,
+                            carries,
                             error,
                             "NATS refuses us by now: see user and password_file"
                         );
                     }
                 } else {
-                    tracing::debug!(at, error, "NATS can't be reached");
+                    tracing::debug!(at, carries, error, "NATS can't be reached");
                 }
             }
-            other => tracing::debug!(at, %other, "of NATS"),
+            other => tracing::debug!(at, carries, %other, "of NATS"),
         }
     }
 }

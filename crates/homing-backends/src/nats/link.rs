@@ -39,7 +39,7 @@ pub struct Link {
 /// [`Delivery::Back`] says when it is.
 pub async fn connect(reach: Reach, group: &str, me: u32) -> Result<(Link, Deliveries), PortError> {
     check_group(group)?;
-    let line = dial(&reach, &format!("homing {group} {me}"), QUEUE).await?;
+    let line = dial(&reach, "messages", &format!("homing {group} {me}"), QUEUE).await?;
     let all = Subject::from(format!("homing.{group}.all"));
     let to = format!("homing.{group}.to.");
     let failed = |error: async_nats::SubscribeError| line.unreachable(error);

@@ -63,7 +63,8 @@ pub(super) struct Inner {
 /// there is waited for: until then calls say that it can't be reached.
 pub async fn open(reach: Reach, group: &str, idle: Duration) -> Result<Store, PortError> {
     check_group(group)?;
-    let line = dial(&reach, &format!("homing {group} bindings"), QUEUE).await?;
+    let line =
+        dial(&reach, "the bindings' store", &format!("homing {group} bindings"), QUEUE).await?;
     let mut jetstream = jetstream::new(line.client.clone());
     jetstream.set_timeout(STORE_PATIENCE);
     let bucket = format!("homing_{group}_bindings");
