@@ -58,7 +58,7 @@ pub(super) fn workers(
     let mut workers = Vec::with_capacity(groups.len());
     let mut seen = HashMap::new();
     let mut places = HashMap::new();
-    let mut listening = Vec::new();
+    let mut published: Vec<(Places, &str)> = Vec::new();
     for group in groups {
         let dp_size = Some(group.read::<u16>("workers.dp_size")?).filter(|ranks| *ranks > 0);
         let mend = "write where the engine publishes, e.g. \"tcp://10.0.0.1:5557\", or where it \
@@ -83,11 +83,11 @@ pub(super) fn workers(
         if url.scheme() == Scheme::Dns {
             refuse_endpoints(group, problems);
         }
-        if let Some(ports) = listened(kv_events.as_deref(), dp_size.unwrap_or(1)) {
-            if is_listened_twice(group, &ports, &listening, problems) {
+        if let Some(places) = Places::of(kv_events.as_deref(), dp_size.unwrap_or(1)) {
+            if is_anothers(group, &places, &published, problems) {
                 continue;
             }
-            listening.push((ports, &group.name));
+            published.push((places, &group.name));
         }
         let generation = 0;
         workers.push(Worker {
@@ -190,26 +190,53 @@ fn endpoint(
     Ok(Some(endpoint))
 }
 
-/// The ports on which we listen for the events of a worker: one a rank. `None`: it listens itself.
-fn listened(kv_events: Option<&str>, dp_size: u16) -> Option<RangeInclusive<u32>> {
-    let (_, port) = kv_events.filter(|endpoint| is_wildcard(endpoint))?.rsplit_once(':')?;
-    let first: u32 = port.parse().ok()?;
-    Some(first..=first + u32::from(dp_size) - 1)
+/// Where the events of a worker's ranks are, the ports one a rank: whose host, or every address of ours, where we
+/// listen.
+#[derive(Debug, PartialEq, Eq)]
+struct Places {
+    /// `None`: ours.
+    host: Option<String>,
+    ports: RangeInclusive<u32>,
 }
 
-/// Whether those ports are another worker's: who connects to them does not say who it is.
-fn is_listened_twice(
+impl Places {
+    fn of(kv_events: Option<&str>, dp_size: u16) -> Option<Self> {
+        let endpoint = kv_events?;
+        let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+        let first: u32 = port.parse().ok()?;
+        let host = (!is_wildcard(endpoint)).then(|| host.to_ascii_lowercase());
+        Some(Self { host, ports: first..=first + u32::from(dp_size) - 1 })
+    }
+
+    fn overlap(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.ports, &other.ports);
+        self.host == other.host && ours.start() <= theirs.end() && theirs.start() <= ours.end()
+    }
+}
+
+/// Whether one of those places is another worker's: neither who connects to one of our ports nor what one publisher
+/// sends says whose cache it is.
+fn is_anothers(
     group: &Group,
-    ports: &RangeInclusive<u32>,
-    taken: &[(RangeInclusive<u32>, &str)],
+    places: &Places,
+    taken: &[(Places, &str)],
     problems: &mut Problems,
 ) -> bool {
-    let overlap =
-        |other: &RangeInclusive<u32>| ports.start() <= other.end() && other.start() <= ports.end();
-    let Some((_, first)) = taken.iter().find(|(other, _)| overlap(other)) else { return false };
-    let what = format!("listens on a port of `{first}`");
-    let mend = "give each worker ports of its own, one a rank from the one that is written on: engines \
-                that connect to one port can't be told apart";
+    let Some((_, first)) = taken.iter().find(|(other, _)| places.overlap(other)) else {
+        return false;
+    };
+    let (what, mend) = match &places.host {
+        None => (
+            format!("listens on a port of `{first}`"),
+            "give each worker ports of its own, one a rank from the one that is written on: engines \
+             that connect to one port can't be told apart",
+        ),
+        Some(_) => (
+            format!("is where `{first}` has its events"),
+            "write where this worker's own engine publishes, one port a rank from the one that is written on: \
+             what one engine has cached would be believed of two",
+        ),
+    };
     let mut problem = invalid(group, "workers.kv_events", &what, mend);
     problem.fault = Fault::Conflict;
     problems.push(problem);

@@ -165,11 +165,21 @@ fn two_workers_on_one_port_that_engines_connect_to_are_refused() {
     }
     for (a, b) in [
         ("\"tcp://*:5557\"\ndp_size = 4", "\"tcp://*:5561\""),
-        ("\"tcp://h:5557\"", "\"tcp://h:5557\""),
+        ("\"tcp://h:5557\"", "\"tcp://i:5557\""),
         ("\"tcp://*:5557\"", "\"tcp://h:5557\""),
     ] {
         let settings = load(&two(a, b));
         assert_eq!(settings.workers.len(), 2);
+    }
+    // Where we connect, one publisher would be taken for two caches.
+    for (a, b) in [
+        ("\"tcp://h:5557\"", "\"tcp://h:5557\""),
+        ("\"tcp://h:5557\"", "\"tcp://H:5557\""),
+        ("\"tcp://h:5557\"\ndp_size = 4", "\"tcp://h:5560\""),
+        ("\"tcp://[::1]:5557\"", "\"tcp://[::1]:5555\"\ndp_size = 3"),
+    ] {
+        let text = problem(&two(a, b));
+        assert!(text.contains("is where `workers[0]` has its events; write where"), "{text}");
     }
 }
 
