@@ -52,6 +52,8 @@ fn one(admin: &Admin, w: &WorkerView) -> Value {
         "cached_chunks": w.cached_chunks,
         "bindings": w.part.bindings,
         "index": admin.fleet.index_state(&spec.name),
+        // Where it stays `connecting` because of something here.
+        "index_error": admin.fleet.index_error(&spec.name),
         // By the form in which requests come, once answers have been held against predictions.
         "pace": pace(&w.pace),
         "trust": w.trust.iter().map(|t| (t.shape.word().to_owned(), trust(t))).collect::<Map<_, _>>(),

@@ -314,6 +314,15 @@ impl Fleet {
             (IndexSource::Auto | IndexSource::Events, state) => state.unwrap_or("none"),
         }
     }
+
+    /// Why a worker's events can't be followed at all, where they should be and that is so.
+    #[must_use]
+    pub fn index_error(&self, name: &str) -> Option<String> {
+        if self.index_state(name) != "connecting" {
+            return None;
+        }
+        self.ingest.as_ref()?.failure(name)
+    }
 }
 
 #[cfg(test)]

@@ -61,10 +61,12 @@ impl FeedStats {
 const LIFE_MIN: Duration = Duration::from_secs(1);
 
 /// How a rank's feed is.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct RankState {
     connected: bool,
     uncertain: bool,
+    /// Why it can't be followed at all.
+    failed: Option<String>,
 }
 
 /// One worker's page.
@@ -124,6 +126,21 @@ impl FeedBook {
                 known.uncertain = uncertain;
             }
         });
+    }
+
+    /// Why a rank can't be followed at all; `None`: it can.
+    pub(super) fn failed(&self, worker: &str, rank: u16, why: Option<String>) {
+        self.with(worker, |page| {
+            if let Some(known) = page.ranks.get_mut(&rank) {
+                known.failed = why;
+            }
+        });
+    }
+
+    /// Why the first of a worker's ranks that can't be followed can't be.
+    pub(super) fn failure(&self, worker: &str) -> Option<String> {
+        let book = self.0.lock();
+        book.get(worker)?.ranks.values().find_map(|rank| rank.failed.clone())
     }
 
     /// True the first time.

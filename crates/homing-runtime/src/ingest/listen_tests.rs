@@ -85,6 +85,7 @@ fn a_port_that_is_taken_is_said_once_and_tried_again() {
     const SAID: &str = "the worker's KV events can't be followed";
     let (lines, _guard) = Lines::listen();
     let (shell, book) = (shell("", &[W]), FeedBook::default());
+    book.open(W, 0, 1);
     let taken = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let endpoint = format!("tcp://0.0.0.0:{}", taken.local_addr().unwrap().port());
     let want = Want { feed: Feed { endpoint, ..listened() }, serial: 1 };
@@ -94,10 +95,15 @@ fn a_port_that_is_taken_is_said_once_and_tried_again() {
         feeds.become_as(&shell, &book, &wants);
         assert!(feeds.open.is_empty());
         assert_eq!(lines.count(SAID), 1);
+        assert_eq!(book.state(W), "connecting");
+        assert!(book.failure(W).unwrap().contains("can't listen at"), "{:?}", book.failure(W));
     }
     drop(taken);
-    feeds.become_as(&shell, &book, &wants);
-    assert!(feeds.failed.is_empty() && feeds.open.len() == 1);
+    for _ in 0..2 {
+        feeds.become_as(&shell, &book, &wants);
+        assert!(feeds.failed.is_empty() && feeds.open.len() == 1);
+        assert_eq!((book.failure(W), lines.count("KV events can be followed now")), (None, 1));
+    }
 }
 
 #[test]

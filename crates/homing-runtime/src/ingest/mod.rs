@@ -156,4 +156,11 @@ impl Ingest {
     pub fn state(&self, worker: &str) -> &'static str {
         self.book.state(worker)
     }
+
+    /// Why a worker's events can't be followed at all, where that is so: a port to listen at is another process's, or
+    /// an endpoint makes no sense.
+    #[must_use]
+    pub fn failure(&self, worker: &str) -> Option<String> {
+        self.book.failure(worker)
+    }
 }

@@ -119,7 +119,15 @@ impl Feeds {
             book.connected(worker, *rank, false);
             match self.links.events(endpoint) {
                 Ok(link) => {
-                    self.failed.remove(key);
+                    book.failed(worker, *rank, None);
+                    if self.failed.remove(key).is_some() {
+                        tracing::info!(
+                            worker,
+                            rank,
+                            endpoint,
+                            "the worker's KV events can be followed now"
+                        );
+                    }
                     let kept = streams.remove(key);
                     let stream = kept.unwrap_or_else(|| Stream::new(&want.feed, here.now));
                     let open = Open {
@@ -135,6 +143,7 @@ impl Feeds {
                     self.open.insert(key.clone(), open);
                 }
                 Err(error) => {
+                    book.failed(worker, *rank, Some(error.to_string()));
                     if self.failed.insert(key.clone(), want.serial).is_none() {
                         tracing::error!(
                             worker, rank, endpoint, %error,
