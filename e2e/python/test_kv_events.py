@@ -6,13 +6,14 @@ the same keys, types and omissions.
 """
 import json
 import os
+import socket
 import threading
 from contextlib import contextmanager
 from typing import Any, Optional, Union
 
 import msgspec
 import zmq
-from harness import MODEL, TESTDATA, Mock, call, eventually
+from harness import MODEL, TESTDATA, Mock, Serve, call, eventually, tokenized
 
 
 class KVCacheEvent(msgspec.Struct, tag_field="type", omit_defaults=True, forbid_unknown_fields=True):
@@ -267,3 +268,18 @@ def test_a_stock_engine_tells_nothing():
             s.get("enable_kv_cache_events") for s in json.loads(body).values()), (status, body)
         answer = complete(mock, list(range(400)))
         assert answer["usage"].get("prompt_tokens_details") is None, answer["usage"]
+
+
+def test_the_mock_connects_where_it_is_told_to():
+    """As vLLM does where its endpoint names one address; the router that listens there follows it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with Mock("--kv-connect", f"tcp://127.0.0.1:{port}") as mock:
+        assert mock.get("/kv_event_sources")["0"]["endpoint"] == f"tcp://127.0.0.1:{port}"
+        mock.settings = f'kv_events = "tcp://*:{port}"'
+        with Serve([mock], extra=tokenized()) as router:
+            eventually(lambda: router.workers()[0]["index"] == "events", "it has connected")
+            body = {"model": MODEL, "prompt": list(range(400)), "max_tokens": 1}
+            assert call(mock.port, "POST", "/v1/completions", body)[0] == 200
+            eventually(lambda: router.workers()[0]["cached_blocks"] > 0, "its blocks are known")

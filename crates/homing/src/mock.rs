@@ -48,12 +48,16 @@ pub(crate) struct Args {
     speedup: f64,
     /// Like an engine started without any extra flag: no KV events, no cached tokens in `usage`; so it
     /// goes with no --kv-... flag
-    #[arg(long, conflicts_with_all = ["kv_endpoint", "kv_topic", "kv_replay", "kv_buffer", "kv_drop_every",
+    #[arg(long, conflicts_with_all = ["kv_endpoint", "kv_connect", "kv_topic", "kv_replay", "kv_buffer", "kv_drop_every",
           "kv_layout", "kv_hashes", "kv_groups"])]
     stock: bool,
-    /// Where it publishes KV events; port 0 takes a free one. Rank N is N ports above
+    /// Where it listens and publishes KV events; port 0 takes a free one. Rank N is N ports above
     #[arg(long, value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:0")]
     kv_endpoint: String,
+    /// Instead: which router's port it connects to with its KV events, as vLLM does where its endpoint names one
+    /// address (the worker has `kv_events = "tcp://*:PORT"` there). Rank N's is N ports above
+    #[arg(long, value_name = "ENDPOINT", conflicts_with = "kv_endpoint")]
+    kv_connect: Option<String>,
     /// The topic of its KV events
     #[arg(long, value_name = "TOPIC", default_value = "kv-events")]
     kv_topic: String,
@@ -124,7 +128,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         dp_size: args.dp_size,
         speedup: args.speedup,
         stock: args.stock,
-        kv_endpoint: args.kv_endpoint.clone(),
+        kv_endpoint: args.kv_connect.as_ref().unwrap_or(&args.kv_endpoint).clone(),
+        kv_connects: args.kv_connect.is_some(),
         kv_topic: args.kv_topic.clone(),
         kv_replay: Some(args.kv_replay.clone()).filter(|endpoint| !endpoint.is_empty()),
         kv_buffer: args.kv_buffer as usize,

@@ -24,8 +24,10 @@ pub struct MockConfig {
     pub speedup: f64,
     /// Like an engine started without extra flags: no KV events, no cached tokens in `usage`.
     pub stock: bool,
-    /// Where to publish KV events; port 0: a free one. Always bound, never connected. Rank N's is N ports above.
+    /// Where to publish KV events; port 0: a free one. Rank N's is N ports above.
     pub kv_endpoint: String,
+    /// Connect to that endpoint, as vLLM does where it names one address, instead of listening there.
+    pub kv_connects: bool,
     /// Their topic.
     pub kv_topic: String,
     /// Where to answer requests for a replay of KV events; port 0: a free one. `None`: nowhere. Rank N's is N
@@ -64,6 +66,7 @@ impl Default for MockConfig {
             speedup: 1.0,
             stock: false,
             kv_endpoint: "tcp://127.0.0.1:0".into(),
+            kv_connects: false,
             kv_topic: "kv-events".into(),
             kv_replay: Some("tcp://127.0.0.1:0".into()),
             kv_buffer: 10_000,

@@ -33,6 +33,8 @@ pub(super) struct FeedConfig {
     pub(super) rank: u16,
     /// Where the first rank publishes.
     pub(super) endpoint: String,
+    /// That is where somebody else listens.
+    pub(super) connects: bool,
     pub(super) topic: String,
     /// Where the first rank answers requests for a replay, if anywhere.
     pub(super) replay: Option<String>,
@@ -84,18 +86,19 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Binds the sockets.
+    /// Binds the sockets; that of the events connects where it is to.
     pub(super) fn bind(config: FeedConfig) -> Result<Self, FeedError> {
         let context = zmq::Context::new();
         let at = at_rank(&config.endpoint, config.rank)?;
-        let (events, endpoint) = bound(&context, zmq::PUB, &at, HIGH_WATER)?;
+        let side = if config.connects { Side::Connects } else { Side::Binds };
+        let (events, endpoint) = opened(&context, zmq::PUB, &at, HIGH_WATER, side)?;
         // Room for two replays of all that there is, as vLLM 0.33.
         let room = config.buffer.saturating_add(1).saturating_mul(2);
         let room = i32::try_from(room).unwrap_or(i32::MAX);
         let replay = match &config.replay {
             Some(replay) => {
                 let at = at_rank(replay, config.rank)?;
-                Some(bound(&context, zmq::ROUTER, &at, room)?)
+                Some(opened(&context, zmq::ROUTER, &at, room, Side::Binds)?)
             }
             None => None,
         };
@@ -179,12 +182,20 @@ fn at_rank(endpoint: &str, rank: u16) -> Result<String, FeedError> {
     }
 }
 
-/// A socket that is bound, and where.
-fn bound(
+/// Which half of a connection a socket does.
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Binds,
+    Connects,
+}
+
+/// A socket that does its half, and where.
+fn opened(
     context: &zmq::Context,
     kind: zmq::SocketType,
     endpoint: &str,
     mark: i32,
+    side: Side,
 ) -> Result<(zmq::Socket, String), FeedError> {
     let fail = |why| FeedError::Bind { endpoint: endpoint.to_owned(), why };
     // A NUL would end the name early in C.
@@ -194,7 +205,12 @@ fn bound(
     let socket = context.socket(kind).map_err(fail)?;
     socket.set_sndhwm(mark).map_err(fail)?;
     socket.set_linger(0).map_err(fail)?;
-    socket.bind(endpoint).map_err(fail)?;
+    match side {
+        Side::Binds => socket.bind(endpoint),
+        // Whoever listens there may come later.
+        Side::Connects => socket.connect(endpoint),
+    }
+    .map_err(fail)?;
     let bound = socket.get_last_endpoint().map_err(fail)?;
     Ok((socket, bound.unwrap_or_else(|_| endpoint.to_owned())))
 }

@@ -201,6 +201,7 @@ fn feeds(config: &MockConfig) -> Result<Vec<Option<Feed>>, StartError> {
         let feed = Feed::bind(FeedConfig {
             rank,
             endpoint: config.kv_endpoint.clone(),
+            connects: config.kv_connects,
             topic: config.kv_topic.clone(),
             replay: config.kv_replay.clone(),
             buffer: config.kv_buffer,
