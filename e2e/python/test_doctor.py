@@ -1,8 +1,11 @@
 """`homing doctor`: what it says of engines and routers, well and not, and how it ends."""
+import http.server
 import json
 import os
 import shutil
+import socket
 import tempfile
+import threading
 
 from harness import MODEL, TOKENIZER, Mock, Serve, call, configuration, eventually, run, tokenized
 from scripted_worker import ScriptedWorker, send
@@ -74,6 +77,80 @@ def test_an_engine_without_replay():
         code, findings, said = doctor("--worker", mock.url)
         assert code == 1 and set(findings) == {"replay_off"}, said
         assert '"replay_endpoint":"tcp://*:5558"' in findings["replay_off"]["mend"], said
+
+
+def test_a_replay_socket_that_the_router_does_not_use():
+    """What is written goes before what the engine says: `kv_events` alone means no replay."""
+    with Mock("--kv-drop-every", "3") as mock:
+        source = mock.get("/kv_event_sources")["0"]
+        mock.settings = f'kv_events = "{source["endpoint"]}"'
+        with Serve([mock], extra=tokenized()) as router, Config([mock], tokenized()) as config:
+            eventually(lambda: router.workers()[0]["index"] == "events", "connected")
+            for n in range(12):
+                call(mock.port, "POST", "/v1/completions",
+                     {"model": MODEL, "prompt": [n * 1000 + i for i in range(100)], "max_tokens": 1})
+            eventually(lambda: router.metric("homing_kv_event_gaps_lost_total") > 0, "a hole that stays")
+            code, findings, said = doctor(*config, *admin(router))
+            found = findings.get("replay_off") or findings["events_uncertain"]
+            assert code == 1 and f'write `kv_replay = "{source["replay_endpoint"]}"' in found["mend"], said
+            assert "lost for good" in found["what"], said
+
+
+def test_a_port_that_the_router_can_not_have():
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Mock("--kv-connect", f"tcp://127.0.0.1:{port}", "--kv-replay", "") as mock:
+            mock.settings = f'kv_events = "tcp://*:{port}"'
+            with Serve([mock], extra=tokenized()) as router, Config([mock], tokenized()) as config:
+                eventually(lambda: router.workers()[0]["index_error"], "it is said why")
+                code, findings, said = doctor(*config, *admin(router))
+                found = findings["events_unreachable"]
+                assert code == 1 and f"can't listen at tcp://*:{port}: Address already in use" in found["what"], said
+                assert "no engine has connected" not in found["mend"], said
+
+
+class Pretender(http.server.BaseHTTPRequestHandler):
+    """A router's admin API that shares over etcd, with counters that a test makes."""
+    claims = iter(())
+    up = 1
+
+    def do_GET(self):
+        claims = next(self.claims, 0) if self.path == "/metrics" else 0
+        answers = {
+            "/admin/workers": "[]", "/ready": '{"ready": true}',
+            "/admin/config": json.dumps([
+                {"key": "replication.backend", "value": '"etcd"', "origin": "file"},
+                {"key": "replication.mode", "value": '"authoritative"', "origin": "file"},
+                {"key": "replication.urls", "value": '["http://me:secret@10.9.9.9:2379"]', "origin": "file"}]),
+            "/metrics": f"homing_replication_up {self.up}\nhoming_replication_in_step 1\n"
+                        f'homing_replication_claims_total{{outcome="unreachable"}} {claims}\n',
+        }
+        body = answers[self.path].encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_an_outage_that_is_over_is_not_told_of():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pretender) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = ("--admin", f"http://127.0.0.1:{server.server_port}")
+        for claims, told in (([16, 16], False), ([16, 19], True), ([0], False)):
+            Pretender.claims = iter(claims)
+            _, findings, said = doctor(*there)
+            assert ("replication_claims_unanswered" in findings) == told, said
+        Pretender.claims, Pretender.up = iter(()), 0
+        _, findings, said = doctor(*there)
+        down = findings["replication_down"]
+        assert "etcd at http://10.9.9.9:2379" in down["what"] and "secret" not in json.dumps(said), said
+        assert "load" not in down["why"] and "-js" not in down["mend"], said
+        server.shutdown()
 
 
 def test_blocks_of_different_sizes():

@@ -1,6 +1,7 @@
 //! What was found out, before anybody judges it. Plain data: the I/O that fills it is `gather`'s, what it
 //! means is `judge`'s. Where something is `None`, nobody could say.
 
+use homing_runtime::settings::ReplicationBackend;
 use homing_wire::engine::Kind;
 
 /// All of it.
@@ -45,16 +46,29 @@ pub(super) struct Router {
 }
 
 /// What a router says of what it shares with others.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Shared {
+    /// Over what, where that is known.
+    pub(super) over: Option<Over>,
     /// `homing_replication_up`.
     pub(super) up: bool,
     /// `homing_replication_in_step`.
     pub(super) in_step: bool,
     /// `homing_replication_updates_total{outcome="other_secret"}`.
     pub(super) other_secret: f64,
-    /// `homing_replication_claims_total{outcome="unreachable"}`.
+    /// What `homing_replication_claims_total{outcome="unreachable"}` has grown by while it was looked at.
     pub(super) unreachable: f64,
+}
+
+/// `[replication]` of a router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Over {
+    /// `backend`.
+    pub(super) backend: ReplicationBackend,
+    /// Whether `mode` is authoritative.
+    pub(super) claims: bool,
+    /// `urls`, without what may be a password.
+    pub(super) urls: Vec<String>,
 }
 
 /// A worker as the router sees it.
@@ -76,8 +90,12 @@ pub(super) struct Routed {
     pub(super) malformed: f64,
     /// `homing_kv_event_gaps_lost_total`.
     pub(super) lost: f64,
+    /// `homing_kv_event_replays_total`, however they ended.
+    pub(super) replays: f64,
     /// `homing_kv_event_replays_total{outcome="failed"}`.
     pub(super) failed_replays: f64,
+    /// `/admin/workers`: why its events can't be followed at all, as where their port is another process's.
+    pub(super) index_error: Option<String>,
 }
 
 /// What an engine says of itself.
@@ -118,6 +136,8 @@ pub(super) struct Engine {
 pub(super) struct Written {
     /// `kv_events`.
     pub(super) kv_events: Option<String>,
+    /// `kv_replay`.
+    pub(super) kv_replay: Option<String>,
     /// `dp_size`, at least 1; `None`: a router learns it.
     pub(super) dp_size: Option<u32>,
 }
@@ -130,8 +150,8 @@ pub(super) enum Events {
     Unknown,
     /// Published over ZMQ.
     Streams {
-        /// Whether each of them is repeated somewhere.
-        replayed: bool,
+        /// Where the first one is repeated, if each of them is.
+        replay: Option<String>,
         /// The endpoint of the first one.
         endpoint: String,
         /// Whether the engine surely listens there; else it may be one that it connects to.

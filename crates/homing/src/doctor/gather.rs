@@ -3,7 +3,11 @@
 //!
 //! TensorRT-LLM's events are never asked for: who asks takes them away from the router.
 
-use super::facts::{Engine, Events, Facts, Routed, Router, Shared, TurnedOff, Written};
+mod shared;
+
+pub(super) use shared::configured;
+
+use super::facts::{Engine, Events, Facts, Over, Routed, Router, TurnedOff, Written};
 use super::tokens::Tokenizers;
 use crate::explain::admin::token;
 use bytes::Bytes;
@@ -46,6 +50,8 @@ pub(super) struct Wanted {
     pub(super) engines: Vec<Named>,
     /// What the configuration turns off.
     pub(super) turned_off: TurnedOff,
+    /// Over what it shares with others, by the configuration.
+    pub(super) shared_over: Option<Over>,
     /// Whether completions of one token may be asked for.
     pub(super) probe: bool,
 }
@@ -67,6 +73,7 @@ struct Row {
     state: String,
     #[serde(default)]
     index: String,
+    index_error: Option<String>,
     ranks: Option<u32>,
     #[serde(default)]
     cached_blocks: u64,
@@ -82,8 +89,8 @@ pub(super) async fn gather(wanted: Wanted, tokenizers: Arc<Tokenizers>) -> Facts
         Facts { models: tokenizers.models(), turned_off: wanted.turned_off, ..Facts::default() };
     let mut engines: Vec<(Engine, Option<Arc<Link>>)> = Vec::new();
     if let Some(admin) = &wanted.admin {
-        let (router, workers) =
-            router(&ask(Link::plain(admin.clone()).with_token(token().as_deref()))).await;
+        let ask = ask(Link::plain(admin.clone()).with_token(token().as_deref()));
+        let (router, workers) = router(&ask, wanted.shared_over.as_ref()).await;
         facts.router = Some(router);
         for (url, name, routed) in workers {
             let engine = Engine { name, routed: Some(routed), ..Engine::default() };
@@ -135,7 +142,7 @@ fn words(failure: Failure) -> String {
 }
 
 /// The router, and its workers: URL, name and what it says of each.
-async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
+async fn router(ask: &Ask, shared_over: Option<&Over>) -> (Router, Vec<(String, String, Routed)>) {
     let mut router = Router { url: ask.link.url().to_string(), ..Router::default() };
     let mut workers = match ask.get("/admin/workers").await {
         Ok((200, body)) => match serde_json::from_slice::<Vec<Row>>(&body) {
@@ -163,7 +170,7 @@ async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
     let metrics = Exposition::parse(&text);
     router.untokenized = metrics.sum("homing_prompts_untokenized_total").unwrap_or(0.0);
     router.dropped = metrics.sum("homing_index_dropped_blocks_total").unwrap_or(0.0);
-    router.shared = shared(&metrics);
+    router.shared = shared::look_at(ask, &metrics, shared_over).await;
     let of = |worker: &str, name: &str, also: Option<(&str, &str)>| -> f64 {
         let is = |label: (&str, &str), s: &homing_wire::engine::metrics::Sample<'_>| {
             s.label(label.0).as_deref() == Some(label.1)
@@ -179,6 +186,7 @@ async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
             refused: of(&row.id, "homing_kv_events_total", Some(("kind", "refused"))),
             malformed: of(&row.id, "homing_kv_events_total", Some(("kind", "malformed"))),
             lost: of(&row.id, "homing_kv_event_gaps_lost_total", None),
+            replays: of(&row.id, "homing_kv_event_replays_total", None),
             failed_replays: of(
                 &row.id,
                 "homing_kv_event_replays_total",
@@ -186,6 +194,7 @@ async fn router(ask: &Ask) -> (Router, Vec<(String, String, Routed)>) {
             ),
             state: row.state,
             index: row.index,
+            index_error: row.index_error,
             ranks: row.ranks.unwrap_or(1),
             cached_blocks: row.cached_blocks,
             active_requests: row.active_requests,
@@ -213,20 +222,6 @@ async fn readiness(ask: &Ask, router: &mut Router) {
     let why = Some(said.error.message).filter(|why| !why.is_empty());
     router.unready =
         (status == 503).then(|| why.unwrap_or_else(|| "it doesn't say why".to_owned()));
-}
-
-/// What a router shares; `None` where it shares nothing.
-fn shared(metrics: &Exposition<'_>) -> Option<Shared> {
-    let of = |name: &str, outcome: &str| -> f64 {
-        let samples = metrics.samples(name);
-        samples.filter(|s| s.label("outcome").as_deref() == Some(outcome)).map(|s| s.value).sum()
-    };
-    Some(Shared {
-        up: metrics.sum("homing_replication_up")? > 0.0,
-        in_step: metrics.sum("homing_replication_in_step")? > 0.0,
-        other_secret: of("homing_replication_updates_total", "other_secret"),
-        unreachable: of("homing_replication_claims_total", "unreachable"),
-    })
 }
 
 /// Everything that an engine says.
@@ -262,7 +257,10 @@ async fn look_at_events(engine: &mut Engine, ask: &Ask) {
     let (kind, said) = match sources::find(ask).await {
         Ok(Found::Streams { kind, sources, said }) => {
             engine.events = Events::Streams {
-                replayed: sources.iter().all(|source| source.replay_endpoint.is_some()),
+                replay: match sources.iter().all(|source| source.replay_endpoint.is_some()) {
+                    true => sources.first().and_then(|source| source.replay_endpoint.clone()),
+                    false => None,
+                },
                 endpoint: sources.first().map(|s| s.endpoint.clone()).unwrap_or_default(),
                 listens: sources.iter().all(|source| source.listens),
             };

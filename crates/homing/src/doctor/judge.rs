@@ -51,3 +51,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 #[path = "judge_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "judge_events_tests.rs"]
+mod events_tests;

@@ -2,25 +2,29 @@
 
 use super::*;
 use crate::doctor::facts::{
-    Engine, Events, Model, Routed, Router, Shared, Tokenizer, Tokens, TurnedOff, Written,
+    Engine, Events, Model, Over, Routed, Router, Shared, Tokenizer, Tokens, TurnedOff, Written,
 };
 use crate::doctor::finding::Severity::{self, Broken, Missing, Note};
 use crate::doctor::finding::is_wrong;
+use homing_runtime::settings::ReplicationBackend::{Etcd, Nats};
 use homing_wire::engine::Kind;
 
-const ENDPOINT: &str = "tcp://10.0.0.1:6001";
+pub(super) const ENDPOINT: &str = "tcp://10.0.0.1:6001";
+pub(super) const REPLAY: &str = "tcp://10.0.0.1:6002";
 
 /// Events of an engine that listens.
-fn streams(replayed: bool) -> Events {
-    Events::Streams { replayed, endpoint: ENDPOINT.into(), listens: true }
+pub(super) fn streams(replayed: bool) -> Events {
+    let replay = replayed.then(|| REPLAY.to_owned());
+    Events::Streams { replay, endpoint: ENDPOINT.into(), listens: true }
 }
 
-fn written(kv_events: Option<&str>) -> Option<Written> {
-    Some(Written { kv_events: kv_events.map(str::to_owned), dp_size: Some(1) })
+pub(super) fn written(kv_events: Option<&str>) -> Option<Written> {
+    let kv_events = kv_events.map(str::to_owned);
+    Some(Written { kv_events, kv_replay: None, dp_size: Some(1) })
 }
 
 /// An engine of which nothing can be said.
-fn engine() -> Engine {
+pub(super) fn engine() -> Engine {
     Engine {
         name: "gpu-a".into(),
         kind: Some(Kind::Vllm),
@@ -36,7 +40,7 @@ fn engine() -> Engine {
     }
 }
 
-fn routed() -> Routed {
+pub(super) fn routed() -> Routed {
     Routed {
         state: "ready".into(),
         index: "events".into(),
@@ -47,7 +51,7 @@ fn routed() -> Routed {
 }
 
 /// A router with such an engine, and a configuration that knows its model.
-fn well() -> Facts {
+pub(super) fn well() -> Facts {
     Facts {
         router: Some(Router { url: "http://127.0.0.1:9464".into(), ..Router::default() }),
         engines: vec![engine()],
@@ -56,18 +60,18 @@ fn well() -> Facts {
     }
 }
 
-fn with_engine(change: impl FnOnce(&mut Engine)) -> Facts {
+pub(super) fn with_engine(change: impl FnOnce(&mut Engine)) -> Facts {
     let mut facts = well();
     change(&mut facts.engines[0]);
     facts
 }
 
-fn with_routed(change: impl FnOnce(&mut Routed)) -> Facts {
+pub(super) fn with_routed(change: impl FnOnce(&mut Routed)) -> Facts {
     with_engine(|engine| change(engine.routed.as_mut().unwrap()))
 }
 
 /// The one finding of these facts.
-fn only(facts: &Facts) -> Finding {
+pub(super) fn only(facts: &Facts) -> Finding {
     let mut findings = judge(facts);
     assert_eq!(findings.len(), 1, "{findings:?}");
     let finding = findings.remove(0);
@@ -76,7 +80,7 @@ fn only(facts: &Facts) -> Finding {
 }
 
 /// The one finding has this code and severity, and its remedy names this.
-fn is(facts: &Facts, severity: Severity, code: &str, mend: &str) {
+pub(super) fn is(facts: &Facts, severity: Severity, code: &str, mend: &str) {
     let found = only(facts);
     assert_eq!((found.severity, found.code), (severity, code), "{found}");
     assert!(found.mend.contains(mend), "{found}");
@@ -106,7 +110,22 @@ fn a_router_that_is_not_there_or_not_ready() {
     is(&facts, Broken, "no_workers", "--worker URL");
     let mut facts = well();
     facts.router.as_mut().unwrap().unready = Some("no worker is ready".into());
-    is(&facts, Broken, "router_unready", "below");
+    is(&facts, Broken, "router_unready", "findings of its workers below");
+    // Each reason has its own remedy, and none speaks of findings that there aren't.
+    let unready = |why: &str| {
+        let mut facts = well();
+        facts.router.as_mut().unwrap().unready = Some(why.into());
+        only(&facts).mend
+    };
+    let waits = unready("a worker is ready; waiting for what other routers know");
+    assert!(waits.contains("fifteen seconds") && !waits.contains("below"), "{waits}");
+    let restored =
+        "a worker is ready; waiting for word of every worker that restored sessions may live at";
+    assert!(unready(restored).contains("restored sessions"));
+    assert!(unready("the router is shutting down").contains("start it anew"));
+    assert!(unready("something new").contains("log"));
+    let both = unready("no worker is ready: w is down; waiting for what other routers know");
+    assert!(both.contains("below") && both.contains("fifteen seconds"), "{both}");
     let mut facts = well();
     facts.router.as_mut().unwrap().untokenized = 7.0;
     is(&facts, Note, "prompts_untokenized", "more cores");
@@ -124,24 +143,48 @@ fn what_a_router_shares_with_others() {
         facts.router.as_mut().unwrap().shared = Some(shared);
         facts
     };
-    assert_eq!(judge(&with(well_shared)), []);
+    assert_eq!(judge(&with(well_shared.clone())), []);
     is(&with(Shared::default()), Broken, "replication_down", "`urls` of [replication]");
     is(
-        &with(Shared { in_step: false, ..well_shared }),
+        &with(Shared { in_step: false, ..well_shared.clone() }),
         Note,
         "replication_out_of_step",
         "by itself",
     );
-    let other = Shared { other_secret: 3.0, ..well_shared };
+    let other = Shared { other_secret: 3.0, ..well_shared.clone() };
     is(&with(other), Broken, "replication_other_secret", "affinity.key_file");
     let unanswered = Shared { unreachable: 2.0, ..well_shared };
-    is(&with(unanswered), Note, "replication_claims_unanswered", "quorum");
+    is(&with(unanswered.clone()), Note, "replication_claims_unanswered", "quorum");
+    assert!(only(&with(unanswered)).what.contains("2 first turns"));
     let mut facts = well();
     facts.router.as_mut().unwrap().frozen = vec!["etcd at x can't be reached: refused".into()];
     is(&facts, Broken, "discovery_frozen", "[discovery]");
     facts.router.as_mut().unwrap().unreachable = Some("Refused".into());
     facts.engines.clear();
     is(&facts, Broken, "router_unreachable", "--admin URL");
+}
+
+#[test]
+fn what_is_shared_over_says_what_is_lost_with_it_and_what_to_look_at() {
+    let down = |backend, claims| {
+        let over = Over { backend, claims, urls: vec!["x://10.0.0.5:1".into()] };
+        let mut facts = well();
+        let shared = Shared { over: Some(over), ..Shared::default() };
+        facts.router.as_mut().unwrap().shared = Some(shared);
+        only(&facts)
+    };
+    for (backend, claims, load, js) in [
+        (Etcd, false, false, false),
+        (Etcd, true, false, false),
+        (Nats, false, true, false),
+        (Nats, true, true, true),
+    ] {
+        let found = down(backend, claims);
+        assert!(found.what.contains(&format!("{backend} at x://10.0.0.5:1")), "{found}");
+        assert_eq!(found.why.contains("load"), load, "load goes over NATS only: {found}");
+        assert_eq!(found.why.contains("on_store_failure"), claims, "{found}");
+        assert_eq!(found.mend.contains("-js"), js, "{found}");
+    }
 }
 
 #[test]
@@ -215,117 +258,9 @@ fn f68_ranks_behind_one_url() {
         assert_eq!(only(&facts).code, "ranks_behind_one_url");
     }
     facts.engines[0].ranks_told = true;
-    let listens = Written { kv_events: Some("tcp://*:5557".to_owned()), dp_size: None };
+    let listens = Written { kv_events: Some("tcp://*:5557".to_owned()), ..Written::default() };
     facts.engines[0].written = Some(listens);
     is(&facts, Broken, "ranks_behind_one_url", "write `dp_size = 4` in its [[workers]]");
-}
-
-#[test]
-fn events_that_are_off_with_the_switch_of_each_engine() {
-    for (kind, switch) in [
-        (Some(Kind::Vllm), "start vLLM with --kv-events-config"),
-        (Some(Kind::Sglang), "start SGLang with --kv-events-config"),
-        (Some(Kind::TensorRtLlm), "event_buffer_max_size"),
-        (None, "start vLLM"),
-    ] {
-        let off = |index: &str| {
-            with_engine(|engine| {
-                engine.kind = kind;
-                engine.events = Events::Off { why: "404".into() };
-                engine.routed.as_mut().unwrap().index = index.into();
-            })
-        };
-        is(&off("none"), Missing, "events_off", switch);
-        is(&off("approximate"), Note, "events_off", switch);
-        let why = only(&off("approximate")).why;
-        assert!(why.contains("guessed by the text") && !why.contains("don't go"), "{why}");
-        is(&off("connecting"), Broken, "events_unreachable", switch);
-        assert_eq!(judge(&off("events")), [], "they are configured by hand");
-    }
-}
-
-#[test]
-fn events_that_do_not_arrive() {
-    let connecting = |events: Events| {
-        with_engine(|engine| {
-            engine.events = events;
-            engine.routed.as_mut().unwrap().index = "connecting".into();
-        })
-    };
-    let set = |events: Events, kv_events: Option<&str>| {
-        let mut facts = connecting(events);
-        facts.engines[0].written = written(kv_events);
-        facts
-    };
-    let connects = || Events::Streams { replayed: true, endpoint: ENDPOINT.into(), listens: false };
-    const CONNECTS: &str = "write `kv_events = \"tcp://*:6001\"`";
-    is(
-        &set(streams(true), None),
-        Broken,
-        "events_unreachable",
-        "open the port of tcp://10.0.0.1:6001",
-    );
-    is(&set(connects(), None), Broken, "events_unreachable", CONNECTS);
-    // What is written goes before what the engine says, and may be wrong.
-    for events in [streams(true), connects()] {
-        let facts = set(events, Some("tcp://10.0.0.1:18999"));
-        let delete =
-            "delete `kv_events = \"tcp://10.0.0.1:18999\"` from its [[workers]], or correct it";
-        is(&facts, Broken, "events_unreachable", delete);
-        let mend = only(&facts).mend;
-        assert!(mend.contains(ENDPOINT) && !mend.contains("tcp://*"), "{mend}");
-    }
-    let same = set(streams(true), Some(ENDPOINT));
-    is(
-        &same,
-        Broken,
-        "events_unreachable",
-        "open the port of `kv_events = \"tcp://10.0.0.1:6001\"`",
-    );
-    let listening = set(connects(), Some("tcp://*:6001"));
-    is(&listening, Broken, "events_unreachable", "names the router's host");
-    // It isn't known what is written.
-    is(&connecting(connects()), Broken, "events_unreachable", CONNECTS);
-    is(&connecting(connects()), Broken, "events_unreachable", "delete it or correct it");
-    is(&connecting(Events::Unknown), Broken, "events_unreachable", "open the port");
-    is(&connecting(Events::Polled), Broken, "events_unreachable", "/kv_cache_events");
-    let none = |events: Events| {
-        with_engine(|engine| {
-            engine.kind = Some(Kind::TensorRtLlm);
-            engine.events = events;
-            engine.routed.as_mut().unwrap().index = "none".into();
-        })
-    };
-    is(&none(Events::Polled), Missing, "events_unfollowed", "event_buffer_max_size");
-    is(&none(streams(true)), Missing, "events_unfollowed", "log");
-}
-
-#[test]
-fn events_that_say_nothing() {
-    is(&with_routed(|routed| routed.cached_blocks = 0), Note, "events_silent", "hundred tokens");
-    let busy = with_routed(|routed| (routed.cached_blocks, routed.active_requests) = (0, 3));
-    is(&busy, Missing, "events_silent", "hundred tokens");
-}
-
-#[test]
-fn f24_events_that_were_lost() {
-    let lost = |replayed| {
-        with_engine(|engine| {
-            engine.events = streams(replayed);
-            let routed = engine.routed.as_mut().unwrap();
-            (routed.index, routed.lost) = ("uncertain".into(), 2.0);
-        })
-    };
-    is(&lost(true), Missing, "events_uncertain", "passes by itself");
-    is(&lost(false), Missing, "events_uncertain", "\"replay_endpoint\":\"tcp://*:5558\"");
-    is(&with_engine(|e| e.events = streams(false)), Missing, "replay_off", "\"replay_endpoint\"");
-    is(&with_routed(|routed| routed.failed_replays = 1.0), Missing, "replay_failed", "kv_replay");
-}
-
-#[test]
-fn f27_events_that_are_refused_or_can_not_be_read() {
-    is(&with_routed(|routed| routed.refused = 5.0), Broken, "events_refused", "--block-size");
-    is(&with_routed(|routed| routed.malformed = 5.0), Missing, "events_malformed", "log");
 }
 
 #[test]

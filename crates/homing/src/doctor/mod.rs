@@ -90,7 +90,11 @@ fn wanted(args: &Args, settings: Option<&Settings>) -> Result<Wanted, Failure> {
     }
     let configured = settings.map_or(&[][..], |settings| &settings.workers);
     for w in configured {
-        let written = Written { kv_events: w.kv_events.clone(), dp_size: w.dp_size.map(u32::from) };
+        let written = Written {
+            kv_events: w.kv_events.clone(),
+            kv_replay: w.kv_replay.clone(),
+            dp_size: w.dp_size.map(u32::from),
+        };
         let link = Link::of(w).map_err(|error| Failure::Usage(error.to_string()))?;
         engines.push(Named { link, written: Some((w.id.clone(), written)) });
     }
@@ -98,7 +102,9 @@ fn wanted(args: &Args, settings: Option<&Settings>) -> Result<Wanted, Failure> {
         source: settings.index.source == IndexSource::Off,
         verify: settings.index.verify == Verify::Off,
     });
-    Ok(Wanted { admin, engines, turned_off, probe: args.probe })
+    let replication = settings.and_then(|settings| settings.replication.as_ref());
+    let shared_over = replication.map(gather::configured);
+    Ok(Wanted { admin, engines, turned_off, shared_over, probe: args.probe })
 }
 
 /// What was not looked at, and how it could be.

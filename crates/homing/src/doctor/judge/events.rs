@@ -6,7 +6,7 @@ use crate::doctor::finding::{Finding, Severity};
 use homing_wire::engine::{Kind, is_wildcard};
 
 /// What is asked of each engine.
-pub(super) const QUESTIONS: [fn(&Engine) -> Option<Finding>; 9] = [
+pub(super) const QUESTIONS: [fn(&Engine) -> Option<Finding>; 10] = [
     events_off,
     events_unreachable,
     unfollowed,
@@ -16,6 +16,7 @@ pub(super) const QUESTIONS: [fn(&Engine) -> Option<Finding>; 9] = [
     malformed,
     replay_off,
     replay_failed,
+    other_port,
 ];
 
 fn events_off(engine: &Engine) -> Option<Finding> {
@@ -40,17 +41,22 @@ fn events_off(engine: &Engine) -> Option<Finding> {
 }
 
 fn events_unreachable(engine: &Engine) -> Option<Finding> {
-    indexed(engine, "connecting")?;
-    let mend = unreachable_mend(engine);
+    let routed = indexed(engine, "connecting")?;
+    let mut what = "its KV events don't reach the router".to_owned();
+    let mend = match &routed.index_error {
+        // It could not even begin to.
+        Some(why) => {
+            what = format!("{what}: {why}");
+            "end whatever holds that port at the router's host, and the router takes it by itself within a minute or so; or \
+             write another port into `kv_events` in its [[workers]] and into the engine's endpoint"
+                .to_owned()
+        }
+        None => unreachable_mend(engine),
+    };
     Some(Finding {
         why: "what it has cached is not known, so requests don't go where their prefix is",
         mend,
-        ..finding(
-            engine,
-            Severity::Broken,
-            "events_unreachable",
-            "its KV events don't reach the router".to_owned(),
-        )
+        ..finding(engine, Severity::Broken, "events_unreachable", what)
     })
 }
 
@@ -153,10 +159,9 @@ fn uncertain(engine: &Engine) -> Option<Finding> {
     let routed = indexed(engine, "uncertain")?;
     Some(Finding {
         why: "what was cached before the hole is not known any more: requests go elsewhere",
-        mend: match engine.events {
-            Events::Streams { replayed: false, .. } => replay_mend(engine),
-            _ => "it passes by itself as the engine stores anew; see `homing_kv_event_gaps_lost_total`".to_owned(),
-        },
+        mend: replay_mend(engine).unwrap_or_else(|| {
+            "it passes by itself as the engine stores anew; see `homing_kv_event_gaps_lost_total`".to_owned()
+        }),
         ..finding(
             engine,
             Severity::Missing,
@@ -198,7 +203,44 @@ fn malformed(engine: &Engine) -> Option<Finding> {
     })
 }
 
-fn replay_mend(engine: &Engine) -> String {
+/// How lost events can be had again; `None`: they can. What is written goes before what the engine says, and where
+/// `kv_events` is written the engine isn't asked for its replay socket either.
+fn replay_mend(engine: &Engine) -> Option<String> {
+    let written = engine.written.as_ref();
+    if written.is_some_and(|written| written.kv_replay.is_some()) {
+        return None;
+    }
+    let named = match &engine.events {
+        Events::Streams { replay, .. } => replay.as_deref(),
+        _ => None,
+    };
+    if let Some(set) = written.and_then(|written| written.kv_events.as_deref()) {
+        let mend = match named {
+            Some(named) => format!("write `kv_replay = \"{named}\"`"),
+            None => format!(
+                "write `kv_replay = \"tcp://ENGINE:PORT\"`, once it replays at that place ({})",
+                switch(engine)
+            ),
+        };
+        return Some(format!(
+            "{mend} beside `kv_events = \"{set}\"` in its [[workers]]: where that is written the engine's own word for \
+             it is not used"
+        ));
+    }
+    let Events::Streams { .. } = engine.events else { return None };
+    if named.is_none() {
+        return Some(switch(engine));
+    }
+    // Nobody has said what is written, and the router has asked for nothing that it lost.
+    let unasked = engine.routed.as_ref().is_some_and(|r| r.lost > 0.0 && r.replays == 0.0);
+    (unasked && written.is_none()).then(|| {
+        "if its [[workers]] has `kv_events`, write `kv_replay` beside it (with --config the doctor sees what is written)"
+            .to_owned()
+    })
+}
+
+/// What the engine is started with to repeat its events.
+fn switch(engine: &Engine) -> String {
     let more = "\"replay_endpoint\":\"tcp://*:5558\"";
     match kind(engine) {
         Kind::TensorRtLlm => "raise `event_buffer_max_size`".to_owned(),
@@ -207,19 +249,59 @@ fn replay_mend(engine: &Engine) -> String {
 }
 
 fn replay_off(engine: &Engine) -> Option<Finding> {
-    let off = matches!(engine.events, Events::Streams { replayed: false, .. });
-    // That is said already.
-    (off && indexed(engine, "uncertain").is_none()).then(|| Finding {
+    // That is said already; or what is written is to be mended first.
+    let misled = engine.written.as_ref().is_some_and(|written| written.kv_events.is_some())
+        && indexed(engine, "connecting").is_some();
+    if misled || indexed(engine, "uncertain").is_some() {
+        return None;
+    }
+    let mend = replay_mend(engine)?;
+    let lost = engine.routed.as_ref().map_or(0.0, |routed| routed.lost);
+    let so_far = if lost > 0.0 {
+        format!(": what was in {lost} holes is lost for good")
+    } else {
+        String::new()
+    };
+    Some(Finding {
         why: "a lost message costs all that is known of a rank's cache, and a router that starts later knows \
               nothing of what is cached already",
-        mend: replay_mend(engine),
+        mend,
         ..finding(
             engine,
             Severity::Missing,
             "replay_off",
-            "its events are not repeated for who has missed some".to_owned(),
+            format!("its events are not repeated for who has missed some{so_far}"),
         )
     })
+}
+
+/// The port that is written against the one that the engine names: it may be another one's that was copied. A note,
+/// since a host may give its containers' ports other numbers.
+fn other_port(engine: &Engine) -> Option<Finding> {
+    // That they don't arrive says more.
+    if indexed(engine, "connecting").is_some() {
+        return None;
+    }
+    let set = engine.written.as_ref()?.kv_events.as_deref()?;
+    let Events::Streams { endpoint, .. } = &engine.events else { return None };
+    let (written, named) = (port(set)?, port(endpoint)?);
+    (written != named).then(|| Finding {
+        why: "events of another engine would be taken for its own, and its cache for what it isn't",
+        mend: format!(
+            "where no ports are mapped in between, correct `kv_events = \"{set}\"` in its [[workers]], or delete it"
+        ),
+        ..finding(
+            engine,
+            Severity::Note,
+            "events_other_port",
+            format!("its `kv_events` has port {written}, and the engine itself names \"{endpoint}\""),
+        )
+    })
+}
+
+/// Of a tcp endpoint.
+fn port(endpoint: &str) -> Option<u16> {
+    endpoint.strip_prefix("tcp://")?.rsplit_once(':')?.1.parse().ok()
 }
 
 fn replay_failed(engine: &Engine) -> Option<Finding> {

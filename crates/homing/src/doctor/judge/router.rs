@@ -37,9 +37,36 @@ fn unready(facts: &Facts) -> Option<Finding> {
     let why = reached(facts)?.unready.as_ref()?;
     Some(Finding {
         why: "it answers requests with 503",
-        mend: "see the findings of its workers below".to_owned(),
+        mend: unready_mend(why),
         ..finding(Severity::Broken, "router_unready", format!("it is not ready: {why}"))
     })
+}
+
+/// By what is waited for, in the words of `GET /ready`: there may be several things.
+fn unready_mend(why: &str) -> String {
+    // What is said here, and what there is to be done. Where no worker is registered that is a finding of its own.
+    const MENDS: [(&str, &str); 6] = [
+        ("no worker is ready", "see the findings of its workers below"),
+        ("no worker is registered", "see `no_workers` below"),
+        (
+            "what other routers know",
+            "it takes over what they know as soon as one of its workers serves, and is ready after fifteen seconds at \
+             most from then on; if it stays so, see its workers, and `replication_down`",
+        ),
+        (
+            "word of every worker",
+            "it waits until each worker of restored sessions has answered, for a while: ask again; a worker that \
+             stays away has a finding below",
+        ),
+        ("workers can't be discovered", "see `discovery_frozen`"),
+        ("shutting down", "it ends: start it anew, or ask another router"),
+    ];
+    let fit = MENDS.iter().filter(|(said, _)| why.contains(said));
+    let fit: Vec<_> = fit.map(|(_, mend)| *mend).collect();
+    match fit.is_empty() {
+        true => "this router's log says more".to_owned(),
+        false => fit.join("; "),
+    }
 }
 
 fn without_workers(facts: &Facts) -> Option<Finding> {
