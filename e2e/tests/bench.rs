@@ -74,6 +74,21 @@ fn people_get_a_table_and_lines_of_progress_where_there_is_no_terminal() {
         assert!(stdout.contains(row), "no {row:?} in\n{stdout}");
     }
     assert!(stderr.contains("round 3 of 3"), "{stderr}");
+    // Small sizes say nothing, so nothing is held against a bar.
+    assert!(!stdout.contains("bar") && !stdout.contains("goal"), "{stdout}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_before_anything_is_measured() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (flag, scheme) in [("--nats", "nats"), ("--etcd", "http")] {
+        let Some(out) = bench(&[flag, &format!("{scheme}://{free}")]) else { return };
+        let out = out.unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(said.contains(flag) && said.contains("can't be reached"), "{said}");
+        assert!(out.stdout.is_empty() && !said.contains("round 1"), "{said}");
+    }
 }
 
 #[test]

@@ -7,13 +7,14 @@ mod affinity;
 mod meter;
 
 use affinity::Sizes;
+use meter::Bars;
 
 fn main() -> Result<(), String> {
     // `cargo bench` says so; `cargo test` wants to know only whether it works.
     let full = std::env::args().any(|a| a == "--bench");
     let sizes = if full { Sizes::FULL } else { Sizes::QUICK };
     let figures = affinity::measure(sizes, &mut |what| eprintln!("{what}"))?;
-    print!("{}", figures.table());
+    print!("{}", figures.table(Bars(full)));
     println!("longest call of all: {:.0} us", figures.longest_call_us());
     Ok(())
 }

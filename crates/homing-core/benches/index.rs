@@ -8,12 +8,13 @@ mod index;
 mod meter;
 
 use index::Sizes;
+use meter::Bars;
 
 fn main() {
     // `cargo bench` says so; `cargo test` wants to know only whether it works.
     let full = std::env::args().any(|a| a == "--bench");
     let sizes = if full { Sizes::FULL } else { Sizes::QUICK };
     let figures = index::measure(sizes, &mut |what| eprintln!("{what}"));
-    print!("{}", figures.table());
+    print!("{}", figures.table(Bars(full)));
     println!("{}", figures.json());
 }

@@ -5,7 +5,7 @@
 //! Sessions are met in random order, as a router meets them: a table that is only ever walked in its own
 //! order lies in the caches and looks twice as fast as it is.
 
-use super::meter::{Longest, Meter, median, resident};
+use super::meter::{Bars, Longest, Meter, median, resident};
 use homing_core::affinity::saved::Kept;
 use homing_core::affinity::{Plan, Resolved, Rules, Standing, Table};
 use homing_core::core::WALK_AT_ONCE;
@@ -283,12 +283,14 @@ impl Figures {
 
     /// The table that people read. Bars and goals are those of the project's benchmarks
     /// (`docs/benchmarks.md`), and hold for the full sizes.
-    pub(crate) fn table(&self) -> String {
+    pub(crate) fn table(&self, bars: Bars) -> String {
         let Self { sizes, growing, expiring, keeping, .. } = self;
         let mut out = String::new();
         // Writing into a string can't fail.
         let mut line = |what: String, measured: String, bar: &str, goal: &str, note: String| {
-            let _ = writeln!(out, "{what:<46}{measured:>12}{bar:>9}{goal:>9}  {note}");
+            let (bar, goal) = (bars.of(bar), bars.of(goal));
+            let line = format!("{what:<46}{measured:>12}{bar:>9}{goal:>9}  {note}");
+            let _ = writeln!(out, "{}", line.trim_end());
         };
         let none = String::new;
         line("affinity, one thread".to_owned(), "measured".to_owned(), "bar", "goal", none());

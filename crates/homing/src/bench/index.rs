@@ -6,7 +6,7 @@
 //! blocks behind it. Engines' names follow from content, as with engines that share a seed. Tokens are
 //! hashed here as they are in service.
 
-use super::meter::{Meter, median};
+use super::meter::{Bars, Meter, median};
 use homing_core::dice::{Dice, SplitMix};
 use homing_core::hash::{EngineHash, HashSpace, Prompt};
 use homing_core::ids::{DpRank, WorkerId};
@@ -241,10 +241,12 @@ impl Figures {
         })
     }
 
-    pub(crate) fn table(&self) -> String {
+    pub(crate) fn table(&self, bars: Bars) -> String {
         let mut t = String::from("\nprefix index, one thread\n");
         let mut row = |what: &str, value: String, bar: &str| {
-            _ = writeln!(t, "  {what:<44} {value:>20}   bar {bar}");
+            let bar = format!("bar {bar}");
+            let line = format!("  {what:<44} {value:>20}   {}", bars.of(&bar));
+            _ = writeln!(t, "{}", line.trim_end());
         };
         let us = |(p50, p99): (f64, f64)| format!("{p50:.2} / {p99:.2} us");
         row("look-up, 64 workers, p50 / p99", us(self.lookup), "3 / 7 us");

@@ -1,4 +1,4 @@
-//! What the parts of `homing bench` measure with: time that is ours, and memory.
+//! What the parts of `homing bench` measure with: time that is ours, and memory; and the bars that they are held against.
 //!
 //! The machine is shared, so time that this thread stood waiting for a core is taken off: the kernel
 //! counts it in the second field of `/proc/thread-self/schedstat`. Reading that takes as long as many of
@@ -9,6 +9,17 @@ use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
+
+/// Whether what is measured is held against the bars of `docs/benchmarks.md`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bars(pub(crate) bool);
+
+impl Bars {
+    /// A bar, where there are some.
+    pub(crate) fn of(self, text: &str) -> &str {
+        if self.0 { text } else { "" }
+    }
+}
 
 /// The measure of one thread: the one that made it.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ use affinity::{Figures, Sizes};
 use anyhow::anyhow;
 use clap::ValueEnum;
 use indicatif::ProgressBar;
+use meter::Bars;
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, stderr};
 
@@ -33,7 +34,7 @@ pub(crate) struct Args {
     /// Only this part (repeatable); all without it
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
-    /// Small sizes, to see that it runs: the figures say nothing
+    /// Small sizes, to see that it runs: the figures say nothing, and no bars stand beside them
     #[arg(long)]
     quick: bool,
     /// `replication`: over this NATS server too, such as nats://127.0.0.1:4222; with JetStream
@@ -68,10 +69,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         );
     }
     let (mut object, mut tables) = (Map::new(), String::new());
-    for part in Part::value_variants() {
-        if !args.only.is_empty() && !args.only.contains(part) {
-            continue;
-        }
+    // Those are the full sizes'.
+    let bars = Bars(!args.quick);
+    let wanted = |part: &Part| args.only.is_empty() || args.only.contains(part);
+    let servers = replication::Servers { nats: args.nats.clone(), etcd: args.etcd.clone() };
+    if wanted(&Part::Replication) {
+        // It comes last, after minutes.
+        servers.look_at().map_err(|why| anyhow!("replication can't be measured over {why}"))?;
+    }
+    for part in Part::value_variants().iter().filter(|part| wanted(part)) {
         match part {
             Part::Affinity => {
                 let sizes = if args.quick { Sizes::QUICK } else { Sizes::FULL };
@@ -81,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 let figures =
                     figures.map_err(|why| anyhow!("measuring the affinity table: {why}"))?;
                 object.insert("affinity".to_owned(), json_of(&figures));
-                tables += &figures.table();
+                tables += &figures.table(bars);
             }
             Part::Index => {
                 let sizes = if args.quick { index::Sizes::QUICK } else { index::Sizes::FULL };
@@ -89,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 let figures = index::measure(sizes, &mut |what| progress.say(what));
                 drop(progress);
                 object.insert("index".to_owned(), figures.json());
-                tables += &figures.table();
+                tables += &figures.table(bars);
             }
             Part::Select => {
                 let sizes = if args.quick { select::Sizes::QUICK } else { select::Sizes::FULL };
@@ -101,15 +107,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 tables += &figures.table();
             }
             Part::Replication => {
-                use replication::{Servers, Sizes, measure};
+                use replication::{Sizes, measure};
                 let sizes = if args.quick { Sizes::QUICK } else { Sizes::FULL };
-                let servers = Servers { nats: args.nats.clone(), etcd: args.etcd.clone() };
                 let progress = Progress::new(!args.json);
                 let figures = measure(sizes, &servers, &mut |what| progress.say(what));
                 drop(progress);
                 let figures = figures.map_err(|why| anyhow!("measuring replication: {why}"))?;
                 object.insert("replication".to_owned(), figures.json());
-                tables += &figures.table();
+                tables += &figures.table(bars);
             }
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! * [`router`]: a shell with workers, sharing as in service, and a bus in memory that counts;
 //! * [`cost`]: two of them under equal load, against two that share nothing;
+//! * [`reach`]: whether real servers are there;
 //! * [`join`]: one more router beside one that has everything, over the bus in memory or a real server.
 //!
 //! The layer is the one that serves, `homing_runtime::replication` with its own rhythm, so time passes here as outside;
@@ -11,9 +12,11 @@
 mod cost;
 mod join;
 mod layer;
+mod reach;
 mod router;
 mod shelf;
 
+use crate::bench::meter::Bars;
 use cost::{Cost, How};
 use join::{Joined, Over};
 use serde_json::{Map, Value, json};
@@ -66,6 +69,16 @@ pub(crate) struct Servers {
     pub(crate) nats: Option<String>,
     /// `http://host:port`.
     pub(crate) etcd: Option<String>,
+}
+
+impl Servers {
+    /// Whether all of them are there.
+    ///
+    /// # Errors
+    /// Which is not, and why.
+    pub(crate) fn look_at(&self) -> Result<(), String> {
+        Over::all(self).iter().try_for_each(reach::look_at)
+    }
 }
 
 /// What came out.
@@ -140,11 +153,12 @@ impl Figures {
     }
 
     /// For people.
-    pub(crate) fn table(&self) -> String {
+    pub(crate) fn table(&self, bars: Bars) -> String {
         let mut out = String::from("replication\n");
         // To a string: it can't fail.
         let mut line = |what: String, measured: String, bar: &str| {
-            let _ = writeln!(out, "  {what:<62}{measured:>12}  {bar}");
+            let line = format!("  {what:<62}{measured:>12}  {}", bars.of(bar));
+            let _ = writeln!(out, "{}", line.trim_end());
         };
         line(
             "place, check, commit, finish of a turn".to_owned(),
@@ -174,8 +188,12 @@ impl Figures {
         for (over, joined) in &self.joins {
             let what =
                 format!("a new router in step with {} bindings, over {over}", joined.bindings);
-            let note = format!("bar 10 s; {:.1} s to fill", joined.filled.as_secs_f64());
-            line(what, format!("{:.2} s", joined.took.as_secs_f64()), &note);
+            line(what, format!("{:.2} s", joined.took.as_secs_f64()), "bar 10 s");
+            line(
+                "  filling the one that has them".to_owned(),
+                format!("{:.2} s", joined.filled.as_secs_f64()),
+                "",
+            );
             line(
                 "  memory a followed binding".to_owned(),
                 format!("{:.0} B", joined.bytes_per_binding),
