@@ -99,6 +99,7 @@ def test_a_plan_a_page_and_progress():
         with open(page) as f:
             html = f.read()
         assert "s &lt;1&gt;.jsonl" in html and "<1>" not in html
+        assert "2 routers that share nothing, KV events 50ms late, 2 times the rate, w1 away 20s to 1m" in html
         assert not re.search(r"(src|href)\s*=|url\(|https?:", html), "it loads nothing"
         charts = re.findall(r"<svg.*?</svg>", html, re.S)
         assert len(charts) == 4, len(charts)

@@ -107,6 +107,8 @@ pub(super) struct Settled {
     pub(super) affinity: &'static str,
     /// It was asked for.
     pub(super) affinity_said: bool,
+    /// Settings of the routers that are not the defaults, by their names in a router's file.
+    pub(super) routers: Vec<(&'static str, String)>,
 }
 
 /// A policy to replay.
@@ -128,6 +130,14 @@ pub(super) enum Events {
 }
 
 impl Events {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::All => "all",
+            Self::None => "none",
+        }
+    }
+
     /// Whether a router of this policy does.
     pub(super) fn heard_by(self, chosen: &Chosen) -> bool {
         match self {
@@ -225,7 +235,8 @@ impl Keys {
         };
         engine.batch.max_queued = it.max_queued.unwrap_or(engine.batch.max_queued).max(1);
         let outages = it.fail.iter().map(|text| outage(text, workers)).collect::<Result<_, _>>()?;
-        let policies = it.policies()?;
+        let routers = it.routers();
+        let policies = it.policies(&routers)?;
         let core = policies.first().map(|it| it.core.clone()).unwrap_or_default();
         // Routers of others know nothing of our sessions, unless somebody wants to see that.
         let said = it.affinity.is_some();
@@ -251,24 +262,12 @@ impl Keys {
             events,
             html: it.html,
             affinity: word,
+            routers: routers.into_iter().map(|(key, value, _)| (key, value)).collect(),
         })
     }
 
-    /// Each policy with the settings of a router that is configured so, and otherwise by default.
-    fn policies(&self) -> Result<Vec<Chosen>, Failure> {
-        let mut names = self.policy.clone();
-        if names.is_empty() {
-            names = ["kv", "latency", "least_loaded", "round_robin"].map(str::to_owned).into();
-        }
-        let is_known = |name: &&String| {
-            Policy::from_word(name).is_some() || Baseline::from_word(name).is_some()
-        };
-        if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
-            let known: Vec<_> =
-                Policy::WORDS.iter().chain(&Baseline::ALL.map(|(n, _)| n)).copied().collect();
-            let known = known.join(", ");
-            return Err(usage(&format!("--policy {unknown:?} is not one of {known}")));
-        }
+    /// What is said of the routers' settings: key, value, and the flag that says it.
+    fn routers(&self) -> Vec<(&'static str, String, &'static str)> {
         let number = |n: Option<u32>| n.map(|n| n.to_string());
         let all = [
             ("affinity.ttl", self.session_ttl.clone(), "--session-ttl"),
@@ -287,8 +286,24 @@ impl Keys {
             ),
             ("overload.factor", self.overload_factor.map(|f| f.to_string()), "--overload-factor"),
         ];
-        let given = all.into_iter().filter_map(|(key, value, flag)| Some((key, value?, flag)));
-        let given: Vec<_> = given.collect();
+        all.into_iter().filter_map(|(key, value, flag)| Some((key, value?, flag))).collect()
+    }
+
+    /// Each policy with the settings of a router that is configured so, and otherwise by default.
+    fn policies(&self, given: &[(&str, String, &str)]) -> Result<Vec<Chosen>, Failure> {
+        let mut names = self.policy.clone();
+        if names.is_empty() {
+            names = ["kv", "latency", "least_loaded", "round_robin"].map(str::to_owned).into();
+        }
+        let is_known = |name: &&String| {
+            Policy::from_word(name).is_some() || Baseline::from_word(name).is_some()
+        };
+        if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+            let known: Vec<_> =
+                Policy::WORDS.iter().chain(&Baseline::ALL.map(|(n, _)| n)).copied().collect();
+            let known = known.join(", ");
+            return Err(usage(&format!("--policy {unknown:?} is not one of {known}")));
+        }
         let mut policies: Vec<Chosen> = Vec::with_capacity(names.len());
         for name in names {
             if policies.iter().any(|known| known.name == name) {

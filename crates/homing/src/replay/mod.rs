@@ -1,12 +1,14 @@
 //! `homing replay`: a request trace through chosen policies, in virtual time.
 //!
 //! * [`keys`]: the flags, which are the keys of a plan too, and what they come to;
-//! * [`report`]: the table and the JSON object; [`html`]: the page, with its [`chart`]s.
+//! * [`report`]: the table and the JSON object; [`html`]: the page, with its [`chart`]s;
+//! * [`simulated`]: what was played, which stands in all of them.
 
 mod chart;
 mod html;
 mod keys;
 mod report;
+mod simulated;
 
 use crate::Failure;
 use crate::progress::Progress;

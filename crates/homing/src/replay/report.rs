@@ -1,6 +1,7 @@
 //! What the replays came to, as a table for people and as an object for scripts.
 
 use super::keys::Settled;
+use super::simulated;
 use homing_sim::replay::{Outcome, Quantiles};
 use homing_sim::trace::Trace;
 use serde_json::{Map, Value, json};
@@ -84,6 +85,7 @@ impl Report<'_> {
             "blocks": config.engine.cache.blocks,
             "block_size": self.trace.block_size(),
             "seed": config.seed,
+            "simulated": simulated::json(self.settled),
             "best_hit_rate": rounded(self.best, 4),
             "pooled_hit_rate": rounded(self.pooled, 4),
             "policies": policies,
@@ -98,7 +100,7 @@ impl Report<'_> {
             n => format!(" of {n} sessions"),
         };
         format!(
-            "{} ({}): {} requests{sessions}, {} prompt blocks of {}; {} workers x {} blocks, affinity {}",
+            "{} ({}): {} requests{sessions}, {} prompt blocks of {}; {} workers x {} blocks, {}",
             self.name,
             trace.format.word(),
             trace.requests.len(),
@@ -106,7 +108,7 @@ impl Report<'_> {
             trace.block_size(),
             config.workers,
             config.engine.cache.blocks,
-            self.settled.affinity,
+            simulated::text(self.settled),
         )
     }
 
