@@ -158,7 +158,7 @@ def test_a_preview_says_where_a_request_would_go_and_sends_nothing():
         home = router.admin_json("/admin/sessions")["sessions"][0]["worker"]
         code, out, err = preview(router, "--model", MODEL, "--prompt", LONG, "--session", "s")
         assert code == 0 and err == "", err
-        assert f"would go to {home}" in out and "hit (pin, at home at" in out, out
+        assert f"would go to {home}" in out and "hit (hard, at home at" in out, out
         rows = [line for line in out.splitlines() if line.startswith(">")]
         assert len(rows) == 1 and home in rows[0], out
         code, out, _ = preview(router, "--model", MODEL, "--prompt", LONG, "--json")
@@ -181,6 +181,8 @@ def test_a_preview_says_where_a_request_would_go_and_sends_nothing():
             code, _, err = preview(router, f.name)
             assert code == 2 and "not JSON" in err, err
         code, out, _ = preview(router, "--model", "no-such-model", "--prompt", "p")
-        assert code == 0 and "404 model_not_found" in out, out
+        assert code == 1 and "404 model_not_found" in out, out
+        code, out, _ = preview(router, "--model", "no-such-model", "--prompt", "p", "--json")
+        assert code == 1 and json.loads(out)["error"]["status"] == 404, out
         assert preview(router, "--model", MODEL)[0] == 2
         assert router.admin_json("/admin/decisions")["kept"] == kept, "a preview leaves no record"

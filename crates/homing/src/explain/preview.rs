@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
                   Examples:\n  homing preview --model qwen --prompt 'Hello' --session s1\n  homing preview \
                   request.json\n  jq -n '{model:\"qwen\",messages:[{role:\"user\",content:\"Hi\"}]}' | homing \
                   preview - --header 'x-homing-require-labels: zone=a' --json\n\ndocs/explain.md says what each \
-                  line means."
+                  line means.\n\nExit codes: 0 it would be served or wait, 1 it would be refused or the router can't be asked, 2 bad usage."
 )]
 pub(crate) struct Args {
     /// The request; - reads it from the standard input
@@ -48,12 +48,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let question = question(args)?;
     let answer = args.router.ask("/admin/preview", Some(question.to_string()))?;
+    let refused = answer["error"].is_object();
     if args.json {
         println!("{answer}");
     } else {
         print!("{}", table(&printable(answer)));
     }
-    Ok(())
+    // Why is printed above, or in the object.
+    if refused { Err(Failure::Said) } else { Ok(()) }
 }
 
 /// What the admin API is asked.
@@ -157,11 +159,19 @@ fn table(p: &Value) -> String {
 fn session(s: &Value) -> Option<String> {
     let affinity = text(&s["affinity"]);
     let digest = s["key_digest"].as_str();
-    let home = match s["home"].is_object() {
-        true => format!(", at home at {}", place(&s["home"])),
-        false => String::new(),
+    // As `homing why` has it: who is bound is pinned by mode hard, and preferred by soft.
+    let how = match s["steer"].as_str() {
+        Some("pin") => Some("hard"),
+        Some("prefer") => Some("soft"),
+        Some("join") => Some("where another first turn of it goes"),
+        _ => None,
     };
-    let steer = s["steer"].as_str().map(|word| format!(" ({word}{home})")).unwrap_or_default();
+    let home = s["home"].is_object().then(|| format!("at home at {}", place(&s["home"])));
+    let notes: Vec<_> = how.map(str::to_owned).into_iter().chain(home).collect();
+    let steer = match notes.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", notes.join(", ")),
+    };
     match digest {
         None if affinity == "none" => None,
         digest => Some(format!("{}: {affinity}{steer}", digest.unwrap_or("-"))),
@@ -217,7 +227,14 @@ mod tests {
             "candidates": [],
         }));
         assert!(told.contains("it would wait in the queue"), "{told}");
-        assert!(told.contains("session     ab: hit (pin, at home at w rank 2)"), "{told}");
+        assert!(told.contains("session     ab: hit (hard, at home at w rank 2)"), "{told}");
+        let told = |steer: &str, affinity: &str| {
+            session(
+                &json!({"key_digest": "ab", "affinity": affinity, "steer": steer, "home": null}),
+            )
+        };
+        assert_eq!(told("free", "new"), Some("ab: new".to_owned()));
+        assert_eq!(told("prefer", "hit"), Some("ab: hit (soft)".to_owned()));
         let told =
             table(&json!({"worker": null, "session": {"affinity": "none"}, "candidates": [],
             "error": {"status": 404, "code": "model_not_found", "message": "no"}}));
