@@ -102,7 +102,10 @@ fn a_port_that_is_taken_is_said_once_and_tried_again() {
     for _ in 0..2 {
         feeds.become_as(&shell, &book, &wants);
         assert!(feeds.failed.is_empty() && feeds.open.len() == 1);
-        assert_eq!((book.failure(W), lines.count("KV events can be followed now")), (None, 1));
+        assert_eq!(
+            (book.failure(W), lines.count("the worker's KV events can be followed now")),
+            (None, 1)
+        );
     }
 }
 

@@ -110,7 +110,7 @@ fn f24_events_that_were_lost() {
         with_engine(|engine| {
             engine.events = streams(replayed);
             let routed = engine.routed.as_mut().unwrap();
-            (routed.index, routed.lost) = ("uncertain".into(), 2.0);
+            (routed.index, routed.lost, routed.replays) = ("uncertain".into(), 2.0, 2.0);
         })
     };
     is(&lost(true), Missing, "events_uncertain", "passes by itself");

@@ -180,7 +180,8 @@ fn what_is_shared_over_says_what_is_lost_with_it_and_what_to_look_at() {
         (Nats, true, true, true),
     ] {
         let found = down(backend, claims);
-        assert!(found.what.contains(&format!("{backend} at x://10.0.0.5:1")), "{found}");
+        let name = if backend == Nats { "NATS" } else { "etcd" };
+        assert!(found.what.contains(&format!(", {name} at x://10.0.0.5:1")), "{found}");
         assert_eq!(found.why.contains("load"), load, "load goes over NATS only: {found}");
         assert_eq!(found.why.contains("on_store_failure"), claims, "{found}");
         assert_eq!(found.mend.contains("-js"), js, "{found}");
@@ -258,7 +259,11 @@ fn f68_ranks_behind_one_url() {
         assert_eq!(only(&facts).code, "ranks_behind_one_url");
     }
     facts.engines[0].ranks_told = true;
-    let listens = Written { kv_events: Some("tcp://*:5557".to_owned()), ..Written::default() };
+    let listens = Written {
+        kv_events: Some("tcp://*:6001".to_owned()),
+        kv_replay: Some(REPLAY.to_owned()),
+        dp_size: None,
+    };
     facts.engines[0].written = Some(listens);
     is(&facts, Broken, "ranks_behind_one_url", "write `dp_size = 4` in its [[workers]]");
 }

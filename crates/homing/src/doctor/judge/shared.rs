@@ -30,8 +30,8 @@ fn frozen(facts: &Facts) -> Option<Finding> {
 fn replication_down(facts: &Facts) -> Option<Finding> {
     let shared = shared(facts)?;
     let over = shared.over.as_ref();
-    let at =
-        over.map(|it| format!(", {} at {}", it.backend, it.urls.join(", "))).unwrap_or_default();
+    let at = over.map(|it| format!(", {} at {}", name(it.backend), it.urls.join(", ")));
+    let at = at.unwrap_or_default();
     (!shared.up).then(|| Finding {
         why: down_why(over),
         mend: format!(
@@ -44,6 +44,15 @@ fn replication_down(facts: &Facts) -> Option<Finding> {
             format!("what it shares with other routers can't be reached{at}"),
         )
     })
+}
+
+/// As it calls itself.
+const fn name(backend: ReplicationBackend) -> &'static str {
+    match backend {
+        ReplicationBackend::None => "nothing",
+        ReplicationBackend::Nats => "NATS",
+        ReplicationBackend::Etcd => "etcd",
+    }
 }
 
 /// Load is shared over NATS only.
