@@ -12,8 +12,10 @@ pub struct Latency {
     pub work: f64,
     /// What a millisecond that others' tokens wait for its prefill counts for.
     pub stall: f64,
-    /// What a millisecond of decoding counts for, its own and others'.
+    /// What a millisecond of decoding counts for where its own tokens take longer,
     pub decode: f64,
+    /// and where others' do.
+    pub others: f64,
     /// What one session at home costs, in tokens of prefill: it will come again and wants its blocks kept.
     pub home: f64,
     /// What a block in host memory costs, against one that must be computed: it has to be copied.
@@ -24,7 +26,8 @@ pub struct Latency {
 
 impl Default for Latency {
     fn default() -> Self {
-        Self { work: 1.5, stall: 0.05, decode: 0.7, home: 1024.0, host: 0.1, disk: 0.3 }
+        let (host, disk) = (0.1, 0.3);
+        Self { work: 1.5, stall: 0.05, decode: 0.3, others: 0.6, home: 1024.0, host, disk }
     }
 }
 
@@ -49,7 +52,7 @@ impl Latency {
             prefill * (1.0 + self.work),
             self.stall * stalls * decoding * prefill,
             self.decode * answer * pace.step_ms(load, demand.tokens),
-            self.decode * answer * more * f64::from(load.active_requests),
+            self.others * answer * more * f64::from(load.active_requests),
             self.home * f64::from(c.homes) * f64::from(pace.token),
         ];
         (parts, queue + prefill)
@@ -82,8 +85,8 @@ impl Policy for Latency {
         ])
     }
 
-    /// Nobody can tell.
+    /// Some 4 ms of waiting for the first token: no forecast is better, and who takes one of such by chance keeps work even.
     fn near(&self) -> f64 {
-        2.0
+        10.0
     }
 }

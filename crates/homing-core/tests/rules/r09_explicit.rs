@@ -88,11 +88,11 @@ fn r09_worker_only_on_several_ranks_needs_a_session_or_a_rank() {
 fn r09_worker_only_with_a_session_the_scheduler_chooses_the_rank_and_the_binding_keeps_it() {
     let w = world();
     let two = w.core.worker_named("two").unwrap();
-    // The one rank has something to do: the other one is chosen.
-    let (_, _, busy) = w.start(at(w.plain(), "two", Some(4)));
+    // The one rank has much to do: the other one is chosen.
+    let busy: Vec<_> = (0..20).map(|_| w.start(at(w.plain(), "two", Some(4))).2).collect();
     let (_, outcome) = w.turn(at(w.hard("s"), "two", None));
     assert_eq!((outcome, w.session("s").unwrap().target), (Outcome::New, target(two, 5)));
-    w.finish(busy);
+    busy.into_iter().for_each(|live| w.finish(live));
     let (_, _, busy) = w.start(at(w.plain(), "two", Some(5)));
     for mode in MODES {
         let grant = w.grant(at(w.ask("s", mode), "two", None));

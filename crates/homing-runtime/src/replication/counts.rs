@@ -68,7 +68,7 @@ impl Counts {
         registry.register("replication_gaps", help, self.gaps.clone());
         let help = "1 while what routers share over can be reached";
         registry.register("replication_up", help, self.up.clone());
-        let help = "Other routers of the group that are there";
+        let help = "Other routers of the group that are there; over etcd nobody knows, and it is 0";
         registry.register("replication_peers", help, self.peers.clone());
         let help = "1 while nothing of another router is known to be missing";
         registry.register("replication_in_step", help, self.in_step.clone());
