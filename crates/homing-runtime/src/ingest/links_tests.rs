@@ -199,6 +199,14 @@ fn a_peer_that_goes_mute_is_noticed_and_one_that_answers_is_not() {
     brings(&links, &link);
 }
 
+/// A publisher that connects to us.
+fn comes(at: SocketAddr, links: &Links, link: &Link) -> TcpStream {
+    let mut stream = TcpStream::connect(at).unwrap();
+    shake(&mut stream);
+    is_connected(links, link);
+    stream
+}
+
 fn listening(times: Times) -> (Links, Link, SocketAddr) {
     let links = Links::new(times).unwrap();
     let link = links.events("tcp://*:*").unwrap();
@@ -233,12 +241,7 @@ fn a_port_has_so_many_connections_and_those_that_are_none_make_room() {
 #[test]
 fn peers_that_are_connected_and_say_nothing_keep_no_engine_out() {
     let (links, link, at) = listening(patient());
-    let connect = || {
-        let mut stream = TcpStream::connect(at).unwrap();
-        shake(&mut stream);
-        is_connected(&links, &link);
-        stream
-    };
+    let connect = || comes(at, &links, &link);
     let mut engine = connect();
     engine.write_all(MESSAGE).unwrap();
     brings(&links, &link);
@@ -264,12 +267,7 @@ fn peers_that_are_connected_and_say_nothing_keep_no_engine_out() {
 #[test]
 fn an_engine_that_is_back_before_its_last_connection_is_gone_is_there() {
     let (links, link, at) = listening(patient());
-    let connect = || {
-        let mut stream = TcpStream::connect(at).unwrap();
-        shake(&mut stream);
-        is_connected(&links, &link);
-        stream
-    };
+    let connect = || comes(at, &links, &link);
     let mut old = connect();
     old.write_all(MESSAGE).unwrap();
     brings(&links, &link);
@@ -287,12 +285,7 @@ fn an_engine_that_is_back_before_its_last_connection_is_gone_is_there() {
 #[test]
 fn two_that_publish_to_one_port_are_told_apart_from_one_that_came_back() {
     let (links, link, at) = listening(patient());
-    let [mut a, mut b] = [(); 2].map(|()| {
-        let mut stream = TcpStream::connect(at).unwrap();
-        shake(&mut stream);
-        is_connected(&links, &link);
-        stream
-    });
+    let [mut a, mut b] = [(); 2].map(|()| comes(at, &links, &link));
     for stream in [&mut a, &mut b] {
         stream.write_all(MESSAGE).unwrap();
         brings(&links, &link);
@@ -311,12 +304,7 @@ fn two_that_publish_to_one_port_are_told_apart_from_one_that_came_back() {
 #[test]
 fn of_several_at_a_port_the_one_that_publishes_counts() {
     let (links, link, at) = listening(patient());
-    let [mut engine, mut silent, mut other] = [(); 3].map(|()| {
-        let mut stream = TcpStream::connect(at).unwrap();
-        shake(&mut stream);
-        is_connected(&links, &link);
-        stream
-    });
+    let [mut engine, mut silent, mut other] = [(); 3].map(|()| comes(at, &links, &link));
     engine.write_all(MESSAGE).unwrap();
     brings(&links, &link);
     silent.write_all(PING).unwrap();

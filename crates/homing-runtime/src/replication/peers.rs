@@ -44,6 +44,7 @@ pub(super) enum Heard {
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     boot: u64,
+    /// Of its last message to all; 0: only what it said to us was heard, and how far it has counted isn't known.
     sequence: u64,
     heard: Time,
     /// Its clock when it was heard in order last.
@@ -157,7 +158,7 @@ impl Peers {
         if head.sequence <= peer.sequence && !peer.behind.insists(head) {
             return Heard::Old;
         }
-        let gap = peer.sequence.checked_add(1) != Some(head.sequence);
+        let gap = peer.sequence != 0 && peer.sequence.checked_add(1) != Some(head.sequence);
         (peer.sequence, peer.behind) = (head.sequence, Behind::default());
         if gap {
             self.gaps += 1;

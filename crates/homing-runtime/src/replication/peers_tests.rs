@@ -92,6 +92,16 @@ fn who_counts_on_is_heard_again_whenever_it_is_said_to_have_begun() {
     assert_eq!(peers.hear(at(3), &head(2, 0, 10 + old, at(3))), Heard::Old, "one by one");
 }
 
+/// A router that asks who is new speaks to it before it speaks to all.
+#[test]
+fn whose_first_word_is_for_one_has_missed_nothing() {
+    let mut peers = Peers::new(1);
+    assert_eq!(peers.hear(at(1), &head(2, 0, 0, at(1))), Heard::InOrder);
+    assert_eq!(peers.hear(at(2), &head(2, 0, 17, at(2))), Heard::InOrder);
+    assert_eq!(peers.gaps, 0);
+    assert_eq!(peers.hear(at(3), &head(2, 0, 19, at(3))), Heard::AfterGap);
+}
+
 #[test]
 fn what_is_for_one_is_no_part_of_the_order() {
     let mut peers = two();
